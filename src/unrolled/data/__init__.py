@@ -1,0 +1,1 @@
+"""Data sets: shipped with the package, or fetched, verified and cached."""

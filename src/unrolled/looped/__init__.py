@@ -1,0 +1,1 @@
+"""Looped Transformers: depth by recurrence, and what keeps it stable."""
