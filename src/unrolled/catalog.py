@@ -1,0 +1,79 @@
+"""Catalog: the names of all experiments and benchmarks, and where each of them lives.
+
+Nothing is imported until it is asked for, so listing the names costs no import of torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from unrolled.experiment import Experiment
+
+__all__ = ["BENCHMARKS", "EXPERIMENTS", "load_benchmark", "load_experiment"]
+
+#: Module of each experiment; its attribute is ``EXPERIMENT``.
+EXPERIMENTS = {
+    "looped.instability": "unrolled.looped.instability",
+}
+
+#: Module of each part's benchmark; its attribute is ``BENCHMARK``.
+BENCHMARKS = {
+    "looped": "unrolled.looped.bench",
+}
+
+
+def load_experiment(name: str) -> Experiment:
+    """Import and return an experiment.
+
+    Parameters
+    ----------
+    name
+        A name of `EXPERIMENTS`, or ``package.module:ATTRIBUTE`` for an experiment of your own,
+        found from the current folder.
+
+    Raises
+    ------
+    ValueError
+        If there is no such experiment; names those that exist.
+    """
+    if ":" in name:
+        return _load_attribute(name)
+    if name not in EXPERIMENTS:
+        raise ValueError(
+            f"unknown experiment {name!r}; allowed: {', '.join(EXPERIMENTS)}, "
+            "or package.module:ATTRIBUTE"
+        )
+    return _load_attribute(f"{EXPERIMENTS[name]}:EXPERIMENT")
+
+
+def _load_attribute(reference: str) -> Experiment:
+    module_name, _, attribute = reference.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` does, for the console script too
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and module_name.startswith(error.name):
+            raise ValueError(f"there is no module {module_name!r}") from None
+        raise
+    found = getattr(module, attribute, None)
+    if not isinstance(found, Experiment):
+        raise ValueError(f"{reference!r} is {found!r}, not an unrolled.experiment.Experiment")
+    return found
+
+
+def load_benchmark(part: str) -> Callable[[str], list[dict[str, Any]]]:
+    """Import and return the benchmark of a part: ``benchmark(preset)`` returns rows.
+
+    Raises
+    ------
+    ValueError
+        If the part has no benchmark; names those that have one.
+    """
+    if part not in BENCHMARKS:
+        raise ValueError(f"unknown benchmark {part!r}; allowed: {', '.join(BENCHMARKS)}")
+    return importlib.import_module(BENCHMARKS[part]).BENCHMARK
