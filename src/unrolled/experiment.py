@@ -7,23 +7,19 @@ idea to its evidence. A *unit* of work is one case and one seed; it yields one r
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 import itertools
-import os
 import re
 import shlex
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import unrolled
 from unrolled import results
 from unrolled import settings as settings_module
+from unrolled.progress import ProgressLine
+from unrolled.provenance import device, provenance, threads
 from unrolled.results import Row
 
 __all__ = ["PRESETS", "Experiment", "Report", "Unit"]
@@ -40,21 +36,7 @@ Report = Callable[[int, int], None]
 Case = dict[str, Any]
 
 #: Columns that `Experiment` writes itself; a measurement may add ``steps`` and ``device``.
-RESERVED = frozenset(
-    [
-        "part",
-        "experiment",
-        "variant",
-        "preset",
-        "seed",
-        "seconds",
-        "torch",
-        "version",
-        "commit",
-        "config_hash",
-        "command",
-    ]
-)
+RESERVED = {"part", "experiment", "variant", "preset", "seed", *results.PROVENANCE} - {"device"}
 
 
 def no_report(done: int, total: int) -> None:
@@ -244,11 +226,12 @@ class Experiment:
         print(self._headline(preset, seed, units))
         done = finished_rows(results_file, self, units)
         rows = []
-        with progress_line(len(units), progress) as line:
+        with ProgressLine(len(units), shown=progress) as line:
             for i, unit in enumerate(units):
-                row = done.get(i) or self.measure_unit(unit, line.report(i))
+                row = done.get(i) or self.measure_unit(unit, functools.partial(line.report, i))
                 if results_file is not None and i not in done:
                     results.append(results_file, row, once=True)
+                line.finish(i, unit.label)
                 rows.append(row)
         return rows
 
@@ -261,7 +244,7 @@ class Experiment:
     def measure_unit(self, unit: Unit, report: Report = no_report) -> Row:
         """Measure one unit and return its complete row."""
         start = time.perf_counter()
-        with threads_of(unit.preset):
+        with threads(1 if unit.preset in ONE_THREAD else None):
             metrics = dict(self.measure(unit.settings, dict(unit.case), unit.seed, report))
         return self._row(unit, metrics, time.perf_counter() - start)
 
@@ -344,103 +327,3 @@ def finished_rows(
     rows = {results.unit_key(row): row for row in results.read(Path(path))}
     keys = [(experiment.name, unit.preset, unit.config_hash, unit.seed) for unit in units]
     return {i: rows[key] for i, key in enumerate(keys) if key in rows}
-
-
-# --- provenance -------------------------------------------------------------------------------
-
-
-def provenance() -> dict[str, Any]:
-    """Return the versions behind a row: torch, the package and the commit."""
-    return {"torch": torch_version(), "version": unrolled.__version__, "commit": commit()}
-
-
-def torch_version() -> str | None:
-    """Return torch's version without importing it."""
-    if "torch" in sys.modules:
-        return str(sys.modules["torch"].__version__)
-    try:
-        return importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def device() -> str:
-    """Return ``cpu``, or the name of the GPU if this process uses one."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        return torch.cuda.get_device_name()
-    return "cpu"
-
-
-@functools.cache
-def commit() -> str | None:
-    """Return the short hash of the checkout, ``-dirty`` if ``src/`` differs from it, or None."""
-    root = results.checkout()
-    if root is None or not (root / ".git").exists():
-        return None
-    head = _git(root, "rev-parse", "--short", "HEAD")
-    changed = _git(root, "status", "--porcelain", "--", "src")
-    return f"{head}-dirty" if head and changed else head
-
-
-def _git(root: Path, *words: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True)
-    except OSError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-@contextmanager
-def threads_of(preset: str) -> Iterator[None]:
-    """Use one thread of torch inside, for the presets whose rows must be deterministic."""
-    torch = sys.modules.get("torch")
-    if torch is None or preset not in ONE_THREAD:
-        yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-# --- progress ---------------------------------------------------------------------------------
-
-
-class ProgressLine:
-    """One line that shows how many units are done, with the estimated time left."""
-
-    def __init__(self, total: int, shown: bool):
-        from tqdm import tqdm
-
-        self.bar = tqdm(
-            total=total,
-            disable=not shown,
-            unit="unit",
-            dynamic_ncols=True,
-            bar_format="{desc}{percentage:3.0f}% |{bar}| {elapsed} gone, {remaining} left",
-        )
-
-    def report(self, index: int) -> Report:
-        """Return the report function of the unit with this index."""
-
-        def report(done: int, total: int) -> None:
-            target = index + min(1.0, done / max(1, total))
-            if target > self.bar.n:
-                self.bar.update(target - self.bar.n)
-
-        return report
-
-
-@contextmanager
-def progress_line(total: int, shown: bool | None) -> Iterator[ProgressLine]:
-    """Show progress over units inside; None shows it on a terminal only."""
-    if shown is None:
-        shown = sys.stderr.isatty() and not os.environ.get("TQDM_DISABLE")
-    line = ProgressLine(total, shown)
-    try:
-        yield line
-    finally:
-        line.bar.close()
