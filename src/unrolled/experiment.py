@@ -120,7 +120,7 @@ class Experiment:
     >>> toy = Experiment("demo.toy", "Add three numbers.", presets={"live": Toy()},
     ...                  cases=lambda settings: [{"shift": 0}, {"shift": 10}], measure=measure)
     >>> [row["loss"] for row in toy.run("live", 1)]
-    demo.toy: preset live (steps=3), 2 cases, seed 1, on cpu
+    demo.toy: preset live, seed 1, 2 cases, steps 3, on cpu
     [4, 14]
     """
 
@@ -223,7 +223,7 @@ class Experiment:
             One row per case, in the order of the cases.
         """
         units = self.units(preset, [seed], cases, overrides)
-        print(self._headline(preset, seed, units))
+        print(self._headline(units))
         done = finished_rows(results_file, self, units)
         rows = []
         with ProgressLine(len(units), shown=progress) as line:
@@ -235,11 +235,21 @@ class Experiment:
                 rows.append(row)
         return rows
 
-    def _headline(self, preset: str, seed: int, units: Sequence[Unit]) -> str:
-        settings = settings_module.as_dict(units[0].settings)
-        shown = ", ".join(f"{key}={value}" for key, value in settings.items())
-        cases = f"{len(units)} case{'s' * (len(units) > 1)}"
-        return f"{self.name}: preset {preset} ({shown}), {cases}, seed {seed}, on {device()}"
+    def _headline(self, units: Sequence[Unit]) -> str:
+        """Say in one line what is used: preset, cases, seed, data, steps, device."""
+        unit, count = units[0], len(units)
+        words = [f"preset {unit.preset}", f"seed {unit.seed}", f"{count} case{'s' * (count > 1)}"]
+        words += [
+            f"{name} {getattr(unit.settings, name)}"
+            for name in ("data", "corpus", "steps")
+            if hasattr(unit.settings, name) and name not in unit.overrides
+        ]
+        words += [f"{name} {_as_word(value)}" for name, value in unit.overrides.items()]
+        return f"{self.name}: {', '.join(words)}, on {device()}"
+
+    def unit_key(self, unit: Unit) -> tuple:
+        """Return what identifies the row of a unit, as `unrolled.results.unit_key` does."""
+        return self.name, unit.preset, unit.config_hash, unit.seed
 
     def measure_unit(self, unit: Unit, report: Report = no_report) -> Row:
         """Measure one unit and return its complete row."""
@@ -325,5 +335,5 @@ def finished_rows(
     if path is None or not Path(path).is_file():
         return {}
     rows = {results.unit_key(row): row for row in results.read(Path(path))}
-    keys = [(experiment.name, unit.preset, unit.config_hash, unit.seed) for unit in units]
+    keys = [experiment.unit_key(unit) for unit in units]
     return {i: rows[key] for i, key in enumerate(keys) if key in rows}

@@ -1,0 +1,362 @@
+"""The command line: ``python -m unrolled list | info | run | compare | bench``.
+
+The commands import what they need when they are called, so that help costs no import of torch.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from unrolled.experiment import Experiment, Unit
+    from unrolled.runner import Failure
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="unrolled",
+    help="Run, inspect and compare the experiments of the book Unrolled.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Name = Annotated[str, typer.Argument(help="an experiment, or package.module:ATTRIBUTE")]
+Preset = Annotated[str, typer.Option(help="smoke, live, laptop, colab or paper")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="change a setting; may be given again"),
+]
+
+
+@app.command("list")
+def list_experiments() -> None:
+    """List the experiments, their presets, and how many units (case x seed) each preset has."""
+    from unrolled.catalog import EXPERIMENTS, load_experiment
+
+    rows = [_listing(load_experiment(name)) for name in EXPERIMENTS]
+    _print_table("Experiments", rows)
+
+
+def _listing(experiment: Experiment) -> dict[str, str]:
+    def units(preset: str) -> int:
+        return len(experiment.units(preset, experiment.default_seeds(preset)))
+
+    presets = ", ".join(f"{preset} ({units(preset)})" for preset in experiment.presets)
+    return {"experiment": experiment.name, "summary": experiment.summary, "presets": presets}
+
+
+@app.command()
+def info(name: Name, preset: Preset = "laptop", overrides: Overrides = None) -> None:
+    """Show the settings of an experiment and its scale, without running it."""
+    from unrolled.catalog import load_experiment
+    from unrolled.settings import as_dict, parse_assignments
+
+    experiment = load_experiment(name)
+    settings = experiment.settings(preset, parse_assignments(overrides or [], "--set"))
+    print(f"{experiment.name}: {experiment.summary}")
+    cases, seeds = len(experiment.cases(settings)), len(experiment.default_seeds(preset))
+    print(f"{cases} cases x {seeds} seeds = {cases * seeds} units")
+    _print_facts(f"Settings of {preset}", as_dict(settings))
+    if experiment.describe is not None:
+        _print_facts(f"Scale of {preset}", experiment.describe(settings))
+
+
+@app.command()
+def run(
+    name: Name,
+    preset: Preset = "laptop",
+    seeds: Annotated[
+        str | None, typer.Option(help="0-4, or 0,2,5; the preset's own by default")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(help="processes side by side; all cores, or 1 on a GPU preset")
+    ] = None,
+    cases: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE[,VALUE]", help="only these cases; may be given again"),
+    ] = None,
+    overrides: Overrides = None,
+    output: Annotated[
+        Path | None, typer.Option(help="the file to append to; the book's results by default")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="remove the finished rows of these units first")
+    ] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="remove this preset's rows of other settings first")
+    ] = False,
+) -> None:
+    """Measure the units (case x seed) of an experiment and append a row for each.
+
+    Units whose row is already in the file are skipped, so an interrupted run goes on when the
+    same command is given again.
+    """
+    from unrolled.catalog import load_experiment
+    from unrolled.settings import parse_assignments
+
+    experiment = load_experiment(name)
+    chosen = {
+        key: text.split(",") for key, text in parse_assignments(cases or [], "--cases").items()
+    }
+    changed = parse_assignments(overrides or [], "--set")
+    numbers = experiment.default_seeds(preset) if seeds is None else parse_seeds(seeds)
+    units = experiment.units(preset, numbers, chosen or None, changed, reference=name)
+    path = output or default_output(experiment, name, preset, changed)
+    _check_output(path, preset)
+    _clear(path, experiment, units, preset, again=again, prune=prune)
+    raise typer.Exit(_run_missing(experiment, name, units, path, jobs))
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Return the seeds that ``0-4`` or ``0,2,5-7`` names.
+
+    Examples
+    --------
+    >>> parse_seeds("0-2,7")
+    [0, 1, 2, 7]
+    """
+    seeds: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError(f"seeds {text!r} must have the form 0-4 or 0,2,5")
+        seeds += range(int(first), int(last or first) + 1)
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds {text!r} must name each seed once, and at least one")
+    return seeds
+
+
+def default_output(
+    experiment: Experiment, reference: str, preset: str, overrides: dict[str, str]
+) -> Path:
+    """Return where rows go when no file is named.
+
+    Evidence (laptop, colab and paper presets as they stand) goes to the book's results in a
+    checkout. Trials go to a local folder, so that they never mix with it.
+    """
+    from unrolled.results import checkout, file_of
+
+    root = checkout()
+    evidence = preset not in ("smoke", "live") and not overrides and ":" not in reference
+    if evidence and root:
+        return file_of(experiment.name)
+    local = root / "_build" / "results" if root else Path("unrolled_results")
+    return local / file_of(experiment.name).name
+
+
+def _check_output(path: Path, preset: str) -> None:
+    from unrolled.results import folder
+
+    if preset in ("smoke", "live") and path.resolve().is_relative_to(folder().resolve()):
+        raise ValueError(
+            f"preset {preset} makes no evidence, so it never writes to the book's results; "
+            "name another --output"
+        )
+
+
+def _clear(
+    path: Path,
+    experiment: Experiment,
+    units: Sequence[Unit],
+    preset: str,
+    *,
+    again: bool,
+    prune: bool,
+) -> None:
+    """Remove the rows that ``--again`` and ``--prune`` ask to remove, and say how many."""
+    from unrolled.results import remove, unit_key
+
+    keys = {experiment.unit_key(unit) for unit in units}
+    if again:
+        count = remove(path, lambda row: unit_key(row) in keys)
+        print(f"removed {count} finished rows from {path}")
+    current = {unit.config_hash for unit in [*experiment.units(preset, [0]), *units]}
+    old = _rows_of_other_settings(experiment.name, preset, current)
+    if prune:
+        print(f"removed {remove(path, old)} rows of other settings from {path}")
+
+
+def _rows_of_other_settings(name: str, preset: str, current: set[str]) -> Callable[[dict], bool]:
+    def is_old(row: dict[str, Any]) -> bool:
+        return (row["experiment"], row["preset"]) == (name, preset) and (
+            row["config_hash"] not in current
+        )
+
+    return is_old
+
+
+def _run_missing(
+    experiment: Experiment, reference: str, units: Sequence[Unit], path: Path, jobs: int | None
+) -> int:
+    """Run the units that the file does not have yet; return the exit code."""
+    from unrolled.experiment import finished_rows
+    from unrolled.progress import duration
+    from unrolled.runner import Stopped, stop_on_signals
+
+    done = finished_rows(path, experiment, units)
+    todo = [unit for i, unit in enumerate(units) if i not in done]
+    skipped = f", {len(done)} of them done before and skipped" if done else ""
+    _say(f"{experiment.name}, preset {units[0].preset}: {len(units)} units{skipped}")
+    start = time.monotonic()
+    try:
+        with stop_on_signals():
+            failures = _run_units(experiment, reference, todo, path, jobs)
+    except Stopped as stopped:
+        rows = len(finished_rows(path, experiment, units))
+        _say(f"{stopped}: {rows} of {len(units)} rows are in {path}; the same command goes on")
+        return 128 + stopped.number
+    made = len(todo) - len(failures)
+    _say(f"{made} rows added to {path} in {duration(time.monotonic() - start)}")
+    return _report_failures(failures)
+
+
+def _run_units(
+    experiment: Experiment, reference: str, units: Sequence[Unit], path: Path, jobs: int | None
+) -> list[Failure]:
+    from unrolled.experiment import ONE_THREAD
+    from unrolled.progress import ProgressLine
+    from unrolled.results import append
+    from unrolled.runner import run_here, run_in_processes
+
+    def keep(row: dict[str, Any]) -> None:
+        if _is_main_process():
+            append(path, row, once=True)
+
+    if not units:
+        return []
+    with ProgressLine(len(units), plain=_is_main_process()) as progress:
+        if _world_size() > 1:
+            return run_here(experiment, units, keep, progress)
+        cores = os.cpu_count() or 1
+        jobs = jobs or (cores if units[0].preset in ONE_THREAD else 1)
+        return run_in_processes(reference, units, keep, progress, jobs)
+
+
+def _world_size() -> int:
+    """Return the number of processes that `accelerate launch` started."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def _is_main_process() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _say(text: str) -> None:
+    if _is_main_process():
+        print(text, flush=True)
+
+
+def _report_failures(failures: Sequence[Failure]) -> int:
+    for failure in failures:
+        last = failure.error.strip().splitlines()[-1]
+        print(f"failed: {failure.unit.label}: {last}", file=sys.stderr)
+        print(f"  try it alone: {failure.unit.command}", file=sys.stderr)
+    return 1 if failures else 0
+
+
+@app.command()
+def compare(preset: Preset = "laptop") -> None:
+    """Print what the papers claim beside what our committed rows say, with the verdicts."""
+    from unrolled.catalog import EXPERIMENTS, load_experiment
+    from unrolled.results import comparison_table
+
+    for name in EXPERIMENTS:
+        claims = load_experiment(name).claims
+        if claims:
+            _print_table(name, comparison_table(name, claims, preset=preset))
+
+
+@app.command()
+def bench(
+    part: Annotated[str, typer.Argument(help="a part of the book, such as looped")],
+    preset: Preset = "laptop",
+    output: Annotated[
+        Path | None, typer.Option(help="also write the rows there, in place of earlier ones")
+    ] = None,
+) -> None:
+    """Run the benchmarks of a part: ratios of times and memory, measured side by side."""
+    from unrolled.catalog import load_benchmark
+    from unrolled.provenance import device, provenance
+    from unrolled.results import append, remove
+
+    rows = load_benchmark(part)(preset)
+    _print_table(f"Benchmarks of {part}, preset {preset}", rows)
+    if output is not None:
+        name = f"{part}.bench"
+        head = {"part": part, "experiment": name, "preset": preset}
+        command = f"python -m unrolled bench {part} --preset {preset}"
+        remove(output, lambda row: (row["experiment"], row["preset"]) == (name, preset))
+        for row in rows:
+            append(output, {**head, **row, "device": device(), **provenance(), "command": command})
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+
+def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_lines=len(rows) > 0)
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    for column in columns:
+        table.add_column(column.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(as_text(row.get(column, "")) for column in columns))
+    Console().print(table, markup=False)
+
+
+def _print_facts(title: str, facts: dict[str, Any]) -> None:
+    rows = [{"name": key, "value": value} for key, value in facts.items()]
+    _print_table(title, rows)
+
+
+def as_text(value: Any) -> str:
+    """Return a value for a table: large numbers grouped and with their size in words.
+
+    Examples
+    --------
+    >>> as_text(127_101_312), as_text(0.123456), as_text([6, 9])
+    ('127,101,312 (127.1 M)', '0.1235', '6, 9')
+    """
+    if isinstance(value, bool) or value is None:
+        return str(value)
+    if isinstance(value, (list, tuple)):
+        return ", ".join(as_text(item) for item in value)
+    if isinstance(value, dict):
+        return "\n".join(f"{key}: {as_text(item)}" for key, item in value.items())
+    if isinstance(value, int):
+        return f"{value:,}{_size_in_words(value)}"
+    if isinstance(value, float):
+        return f"{value:.4g}{_size_in_words(value)}"
+    return str(value)
+
+
+def _size_in_words(value: float) -> str:
+    for exponent, name in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M")):
+        if abs(value) >= 10**exponent:
+            return f" ({value / 10**exponent:.1f} {name})"
+    return ""
+
+
+def main() -> None:
+    """Run the command line; a wrong input is one line on stderr and exit code 2."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `unrolled list | head` is no error
+    try:
+        app()
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+if __name__ == "__main__":
+    main()
