@@ -12,7 +12,8 @@ Results
 
 from __future__ import annotations
 
-import tomllib
+import logging as std_logging
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape
@@ -28,39 +29,32 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-BRANCH = "main"
 EXECUTED = Path("_build", "executed")
+TOOLS = Path(__file__).resolve().parents[1] / "tools"
 
+sys.path.append(str(TOOLS))
+import project  # noqa: E402 - the book's tools are scripts beside this folder
 
 # --- Addresses ------------------------------------------------------------------------------
 
 
-def project_urls(root: Path) -> dict[str, str]:
-    """Return ``{"repository": ..., "book": ...}`` from ``pyproject.toml``, without end slash."""
-    urls = tomllib.loads((root / "pyproject.toml").read_text("utf8"))["project"]["urls"]
-    return {name.lower(): url.rstrip("/") for name, url in urls.items()}
-
-
 def set_addresses(app: Sphinx, config: Config) -> None:
     """Give every extension that writes a link the project's addresses."""
-    urls = project_urls(Path(app.srcdir))
+    urls = project.project_urls(Path(app.srcdir))
     config.html_baseurl = config.ogp_site_url = urls["book"] + "/"
     config.html_theme_options |= {
         "repository_url": urls["repository"],
-        "repository_branch": BRANCH,
+        "repository_branch": project.BRANCH,
         "launch_buttons": {"colab_url": "https://colab.research.google.com"},
     }
 
 
-def notebook_links(root: Path, docname: str) -> dict[str, str]:
+def ways_out(docname: str, root: Path) -> dict[str, str]:
     """Return the three ways out of a notebook page: Colab, the notebook and its source."""
-    repository = project_urls(root)["repository"]
-    path = f"blob/{BRANCH}/{docname}"
-    owner_and_name = repository.removeprefix("https://github.com/")
     return {
-        "Open in Colab": f"https://colab.research.google.com/github/{owner_and_name}/{path}.ipynb",
-        "Notebook": f"{repository}/{path}.ipynb",
-        "Source": f"{repository}/{path}.py",
+        "Open in Colab": project.colab_url(docname, root),
+        "Notebook": project.blob_url(f"{docname}.ipynb", root),
+        "Source": project.blob_url(f"{docname}.py", root),
     }
 
 
@@ -98,7 +92,7 @@ def add_ways_out(app: Sphinx, doctree: nodes.document) -> None:
         return
     row = nodes.container(classes=["ways-out"])
     line = nodes.paragraph()
-    for text, url in notebook_links(Path(app.srcdir), docname).items():
+    for text, url in ways_out(docname, Path(app.srcdir)).items():
         line += nodes.reference("", text, refuri=url, classes=["way-out"])
     row += line
     title.parent.insert(title.parent.index(title) + 1, row)
@@ -157,6 +151,7 @@ def write_sitemap(app: Sphinx, exception: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect the above to Sphinx."""
+    std_logging.getLogger("matplotlib.font_manager").setLevel(std_logging.ERROR)  # social cards
     app.add_config_value("comments_config", {}, "")  # Jupyter Book sets it for an absent extension
     app.add_role("result", ResultRole())
     app.connect("config-inited", set_addresses, priority=100)
