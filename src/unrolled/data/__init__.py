@@ -5,23 +5,29 @@
 """
 
 from unrolled.data.text import (
+    BpeTokenizer,
     ByteTokenizer,
     Document,
     TextCorpus,
     TokenBatches,
     bits_per_byte,
     evaluation_windows,
+    moby_dick,
     perplexity,
     state_of_the_union,
+    wikipedia_leads,
 )
 
 __all__ = [
+    "BpeTokenizer",
     "ByteTokenizer",
     "Document",
     "TextCorpus",
     "TokenBatches",
     "bits_per_byte",
     "evaluation_windows",
+    "moby_dick",
     "perplexity",
     "state_of_the_union",
+    "wikipedia_leads",
 ]

