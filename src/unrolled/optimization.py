@@ -20,10 +20,10 @@ GROUPS = ("embedding", "head", "matrices", "other")
 REFERENCE_WIDTH = 768
 
 
-def _require(condition: bool, name: str, value: object, allowed: str) -> None:
+def require(condition: bool, name: str, value: object, allowed: str) -> None:
     """Raise a ValueError that names the argument, its value, and what is allowed."""
     if not condition:
-        raise ValueError(f"{name}={value!r} is not allowed: {name} must be {allowed}")
+        raise ValueError(f"{name} must be {allowed}, got {value!r}")
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class OptimizerConfig:
     >>> OptimizerConfig(name="sgd")
     Traceback (most recent call last):
     ...
-    ValueError: name='sgd' is not allowed: name must be 'adamw' or 'muon'
+    ValueError: name must be 'adamw' or 'muon', got 'sgd'
     """
 
     name: str = "adamw"
@@ -80,21 +80,21 @@ class OptimizerConfig:
     newton_schulz_steps: int = 5
 
     def __post_init__(self):
-        _require(self.name in ("adamw", "muon"), "name", self.name, "'adamw' or 'muon'")
+        require(self.name in ("adamw", "muon"), "name", self.name, "'adamw' or 'muon'")
         for field in ("learning_rate", "embedding_learning_rate", "head_learning_rate"):
             value = getattr(self, field)
             if value is None and field != "learning_rate":
                 continue
-            _require(_positive(value), field, value, "a positive finite number")
+            require(_positive(value), field, value, "a positive finite number")
         pair = isinstance(self.betas, tuple) and len(self.betas) == 2
-        _require(pair and all(0 <= b < 1 for b in self.betas), "betas", self.betas, "two in [0, 1)")
-        _require(_positive(self.eps), "eps", self.eps, "a positive finite number")
-        _require(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, ">= 0")
+        require(pair and all(0 <= b < 1 for b in self.betas), "betas", self.betas, "two in [0, 1)")
+        require(_positive(self.eps), "eps", self.eps, "a positive finite number")
+        require(0 <= self.weight_decay < math.inf, "weight_decay", self.weight_decay, ">= 0")
         for field in ("momentum", "momentum_start"):
-            _require(0 <= getattr(self, field) < 1, field, getattr(self, field), "in [0, 1)")
-        _require(self.momentum_warmup >= 0, "momentum_warmup", self.momentum_warmup, ">= 0")
+            require(0 <= getattr(self, field) < 1, field, getattr(self, field), "in [0, 1)")
+        require(self.momentum_warmup >= 0, "momentum_warmup", self.momentum_warmup, ">= 0")
         steps = self.newton_schulz_steps
-        _require(1 <= steps < 100, "newton_schulz_steps", steps, "from 1 to 99")
+        require(1 <= steps < 100, "newton_schulz_steps", steps, "from 1 to 99")
 
 
 def _positive(value: float) -> bool:
@@ -164,7 +164,7 @@ def trainable_groups(model: nn.Module) -> dict[str, list[Tensor]]:
         return {"other": [p for p in model.parameters() if p.requires_grad]}
     groups = model.parameter_groups()
     unknown = sorted(set(groups) - set(GROUPS))
-    _require(not unknown, "parameter_groups()", unknown, f"a dict with keys among {GROUPS}")
+    require(not unknown, "parameter_groups()", unknown, f"a dict with keys among {GROUPS}")
     trainable = {name: [p for p in ps if p.requires_grad] for name, ps in groups.items()}
     check_coverage(model, [p for ps in trainable.values() for p in ps], "parameter_groups()")
     return trainable
@@ -272,7 +272,7 @@ def learning_rate_factor(
     >>> learning_rate_factor(0, 10, "linear", warmup_steps=4)
     0.25
     """
-    _require(schedule in SCHEDULES, "schedule", schedule, f"one of {SCHEDULES}")
+    require(schedule in SCHEDULES, "schedule", schedule, f"one of {SCHEDULES}")
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     if schedule == "constant":

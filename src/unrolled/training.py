@@ -1,54 +1,105 @@
-"""Training: one loop for every experiment of the book."""
+r"""Training: the one loop that every experiment of the book runs through.
 
-import math
-import os
-import sys
-import time
+`fit` descends the mean loss of a batch with the optimizers of `unrolled.optimization`,
+
+.. math::
+    g_t = \nabla_\theta \frac1B \sum_{i=1}^B \ell(\theta_t; z_{t,i}), \qquad
+    \theta_{t+1} = \text{update}\bigl(\theta_t, g_t \min(1, c / \lVert g_t \rVert)\bigr),
+
+in one process, or in several under ``accelerate launch``. The batch of step t is a function of t,
+the rates are functions of t, and a checkpoint holds all that is left: so a run that was killed
+continues as if it had not been. The engine (devices, processes, mixed precision, accumulation)
+is Hugging Face Accelerate.
+"""
+
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from accelerate import Accelerator
-from accelerate.state import AcceleratorState
-from accelerate.utils import (
-    GradientAccumulationPlugin,
-    recursively_apply,
-    send_to_device,
-    set_seed,
-    slice_tensors,
-)
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from tqdm import tqdm
 
+from unrolled.checkpoint import CheckpointError, CheckpointWarning
+from unrolled.engine import FitResult, NonFiniteError, Run, Stateful, StepReport
 from unrolled.optimization import (
     FLT_OPTIMIZER,
     SCHEDULES,
     OptimizerConfig,
-    _require,
     build_optimizers,
-    check_coverage,
-    learning_rate_factor,
-    momentum_at,
+    require,
 )
 
 __all__ = [
     "FLT_OPTIMIZER",
+    "CheckpointError",
+    "CheckpointWarning",
     "FitResult",
     "NonFiniteError",
     "OptimizerConfig",
+    "Stateful",
     "StepReport",
     "TrainingConfig",
     "build_optimizers",
     "fit",
 ]
 
+PRECISIONS = ("no", "bf16", "fp16")
+
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How long and on what a model trains."""
+    r"""How long a model trains, on how much at once, and what is kept on the way.
+
+    Parameters
+    ----------
+    steps
+        Number of optimizer steps T.
+    batch_size
+        The effective batch B: sequences per optimizer step, over all processes and all
+        accumulation steps.
+    micro_batch_size
+        Sequences that one process holds at a time. The number of accumulation steps follows:
+        :math:`B = P \cdot \text{micro} \cdot \text{accumulation}` for P processes, checked. None
+        means no accumulation.
+    schedule, warmup_steps, decay_fraction
+        See `unrolled.optimization.learning_rate_factor`.
+    clip_norm
+        The largest norm c of the gradient; None clips nothing.
+    mixed_precision
+        ``"no"``, ``"bf16"``, or ``"fp16"`` (needs a GPU; losses are scaled).
+    checkpoint_folder
+        Where checkpoints go; None keeps none. Several processes must all see it.
+    checkpoint_every
+        Steps between checkpoints. One is written after the last step in any case.
+    keep_checkpoints
+        How many of the newest are kept.
+    resume
+        ``"auto"``: continue from the newest whole checkpoint if there is one. ``"never"``: start
+        at step 0, and refuse a folder that has checkpoints.
+    log_every
+        Steps between lines in the log ``unrolled.training``; 0 logs nothing.
+    seed
+        Seeds Python, NumPy and torch at step 0 (process r gets seed + r). None leaves the global
+        generators as they are. A resumed run takes their state from the checkpoint.
+    progress
+        True or False for a progress bar; None shows one in a terminal only. There is none when
+        ``TQDM_DISABLE`` is set.
+
+    Raises
+    ------
+    ValueError
+        If a value is outside its range.
+
+    Examples
+    --------
+    >>> TrainingConfig(steps=100, batch_size=8, micro_batch_size=2).schedule
+    'constant'
+    >>> TrainingConfig(steps=100, batch_size=8, micro_batch_size=3)
+    Traceback (most recent call last):
+    ...
+    ValueError: micro_batch_size must be None or a divisor of batch_size=8, got 3
+    """
 
     steps: int
     batch_size: int
@@ -67,172 +118,157 @@ class TrainingConfig:
     progress: bool | None = None
 
     def __post_init__(self):
-        for name in ("steps", "batch_size"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        _require(self.schedule in SCHEDULES, "schedule", self.schedule, f"one of {SCHEDULES}")
+        for name, least in (
+            ("steps", 1),
+            ("batch_size", 1),
+            ("warmup_steps", 0),
+            ("checkpoint_every", 0),
+            ("keep_checkpoints", 1),
+            ("log_every", 0),
+        ):
+            value = getattr(self, name)
+            require(_is_whole(value) and value >= least, name, value, f"a whole number >= {least}")
+        self._check_batch()
+        self._check_schedule()
+        self._check_choices()
+
+    def _check_batch(self) -> None:
+        micro = self.micro_batch_size
+        fits = micro is None or (_is_whole(micro) and micro >= 1 and self.batch_size % micro == 0)
+        allowed = f"None or a divisor of batch_size={self.batch_size}"
+        require(fits, "micro_batch_size", micro, allowed)
+
+    def _check_schedule(self) -> None:
+        require(self.schedule in SCHEDULES, "schedule", self.schedule, f"one of {SCHEDULES}")
+        require(0 < self.decay_fraction <= 1, "decay_fraction", self.decay_fraction, "in (0, 1]")
+        falling = self.decay_fraction * self.steps if self.schedule == "trapezoid" else 0
+        room = self.steps - round(falling)
+        allowed = f"at most {room}: warm-up and decay must fit in steps={self.steps}"
+        require(self.warmup_steps <= room, "warmup_steps", self.warmup_steps, allowed)
+
+    def _check_choices(self) -> None:
+        clip, folder = self.clip_norm, self.checkpoint_folder
+        require(clip is None or clip > 0, "clip_norm", clip, "None or positive")
+        precision = self.mixed_precision
+        require(precision in PRECISIONS, "mixed_precision", precision, f"one of {PRECISIONS}")
+        require(self.resume in ("auto", "never"), "resume", self.resume, "'auto' or 'never'")
+        need = "0 when there is no checkpoint_folder"
+        useful = folder is not None or self.checkpoint_every == 0
+        require(useful, "checkpoint_every", self.checkpoint_every, need)
+        require(self.seed is None or _is_whole(self.seed), "seed", self.seed, "None or an integer")
 
 
-@dataclass(frozen=True)
-class StepReport:
-    """What one step did."""
-
-    step: int
-    loss: float
-    gradient_norm: float
-    learning_rate: float
-    metrics: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class FitResult:
-    """What a run left behind."""
-
-    losses: list[float] = field(default_factory=list)
-    gradient_norms: list[float] = field(default_factory=list)
-    diagnostics: dict[str, list] = field(default_factory=dict)
-    steps: int = 0
-    seconds: float = 0.0
-    resumed_from: int | None = None
-
-
-class NonFiniteError(FloatingPointError):
-    """A loss or a gradient became NaN or infinite."""
-
-    def __init__(self, step: int, tensor: str):
-        super().__init__(f"step {step}: {tensor} is not finite")
-        self.step, self.tensor = step, tensor
-
-
-class Objective(nn.Module):
-    """The loss of a model as a module."""
-
-    def __init__(self, model: nn.Module, loss_fn: Callable):
-        super().__init__()
-        self.model = model
-        self.__dict__["loss_fn"] = loss_fn
-
-    def forward(self, batch) -> tuple[Tensor, dict]:
-        """Return the loss and a dict of metrics."""
-        loss = self.loss_fn(self.model, batch)
-        return loss if isinstance(loss, tuple) else (loss, {})
-
-
-def _accelerator(training: TrainingConfig) -> Accelerator:
-    state = AcceleratorState._shared_state
-    if state and state.get("_mixed_precision") != training.mixed_precision:
-        AcceleratorState._reset_state()
-    plugin = GradientAccumulationPlugin(num_steps=1, sync_with_dataloader=False)
-    return Accelerator(
-        mixed_precision=training.mixed_precision, gradient_accumulation_plugin=plugin
-    )
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def fit(
     model: nn.Module,
     batch_at: Callable[[int], Any],
-    loss_fn: Callable,
+    loss_fn: Callable[[nn.Module, Any], Tensor | tuple[Tensor, Mapping[str, float]]],
     training: TrainingConfig,
     optimizer: OptimizerConfig | Sequence[Optimizer],
     *,
-    on_gradients: Callable[[int, nn.Module], Mapping | None] | None = None,
-    on_step: Callable[[StepReport], None] | None = None,
+    on_gradients: Callable[[int, nn.Module], Mapping[str, Any] | None] | None = None,
+    on_step: Callable[[StepReport], Mapping[str, Any] | None] | None = None,
+    stateful: Mapping[str, Stateful] | None = None,
 ) -> FitResult:
-    """Train a model and return its curves."""
-    accelerator = _accelerator(training)
-    if training.seed is not None:
-        set_seed(training.seed)
-    optimizers = (
-        build_optimizers(model, optimizer)
-        if isinstance(optimizer, OptimizerConfig)
-        else list(optimizer)
-    )
-    held = [p for o in optimizers for g in o.param_groups for p in g["params"]]
-    check_coverage(model, held, "optimizer")
-    rates = [[g["lr"] for g in o.param_groups] for o in optimizers]
-    objective, *prepared = accelerator.prepare(Objective(model, loss_fn), *optimizers)
-    parameters = [p for p in objective.parameters() if p.requires_grad]
-    micro = training.micro_batch_size or training.batch_size // accelerator.num_processes
-    share = training.batch_size // accelerator.num_processes
-    accumulation = share // micro
-    if accelerator.num_processes * micro * accumulation != training.batch_size:
-        raise ValueError(
-            f"batch_size={training.batch_size} is not {accelerator.num_processes} processes x "
-            f"micro_batch_size={micro} x a whole number of accumulation steps"
+    """Train a model, in place, and return its curves.
+
+    Parameters
+    ----------
+    model
+        Any module. It ends on Accelerate's device, in training mode.
+    batch_at
+        The batch of a step: a tensor, or a tuple, list or dict of tensors, each with
+        `training.batch_size` rows. A pure function of the step, which is what lets a run resume
+        at any place in the data. Every process calls it and takes its own rows.
+    loss_fn
+        Maps the model and some rows of a batch to their mean loss, or to the loss and a dict of
+        numbers. Rows must have equal weight, otherwise the mean over micro-batches is not the
+        mean over the batch.
+    training
+        Length, batch, schedule, precision, checkpoints.
+    optimizer
+        A config, or ready optimizers that together hold every trainable parameter once.
+    on_gradients
+        Called with the step and the model when the gradient of the whole batch is there
+        (accumulated, averaged over processes, unscaled) and not yet clipped. It may read and
+        change ``parameter.grad``; what it returns goes to the diagnostics.
+    on_step
+        Called after the update; what it returns goes to the diagnostics. After a kill, steps
+        behind the last checkpoint are reported again.
+    stateful
+        Other objects that belong to the run (multipliers, masks, probes with a memory): saved in
+        its checkpoints and restored from them.
+
+    Returns
+    -------
+    FitResult
+        Losses, gradient norms and diagnostics by step.
+
+    Raises
+    ------
+    ValueError
+        If the batch does not divide, has other rows than `training.batch_size`, the optimizers
+        do not hold the model's parameters, or the checkpoints belong to another run.
+    NonFiniteError
+        If the loss or a gradient is NaN or infinite.
+    CheckpointError
+        If all checkpoints of the run are damaged.
+
+    Warns
+    -----
+    CheckpointWarning
+        If a damaged checkpoint was passed over, or one could not be written (a full disk): the
+        run goes on.
+
+    Notes
+    -----
+    With the same machine, threads and versions, a killed and resumed run gives the same weights
+    bit for bit on a CPU. Nothing is seeded unless `training.seed` says so. Learning rates are
+    back at their base values at the end.
+
+    Examples
+    --------
+    >>> import torch
+    >>> line = nn.Linear(1, 1)
+    >>> x = torch.linspace(-1, 1, 8)[:, None]
+    >>> result = fit(
+    ...     line,
+    ...     batch_at=lambda step: (x, 2 * x),
+    ...     loss_fn=lambda model, batch: ((model(batch[0]) - batch[1]) ** 2).mean(),
+    ...     training=TrainingConfig(steps=50, batch_size=8),
+    ...     optimizer=OptimizerConfig(learning_rate=0.1),
+    ... )
+    >>> len(result.losses), result.losses[-1] < result.losses[0]
+    (50, True)
+    """
+    _check_arguments(model, training, optimizer)
+    run = Run(model, batch_at, loss_fn, training, optimizer, on_gradients, on_step, stateful or {})
+    try:
+        run.start()
+        with run.progress_bar() as bar:
+            for step in range(run.done, training.steps):
+                report = run.take_step(step)
+                run.save_if_due()
+                bar.set_postfix_str(f"loss {report.loss:.4g}", refresh=False)
+                bar.update()
+        return run.result()
+    finally:
+        run.close()
+
+
+def _check_arguments(model: object, training: object, optimizer: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if not isinstance(training, TrainingConfig):
+        raise TypeError(f"training must be a TrainingConfig, got {type(training).__name__}")
+    listed = isinstance(optimizer, (list, tuple)) and len(optimizer) > 0
+    if not isinstance(optimizer, OptimizerConfig) and not (
+        listed and all(isinstance(item, Optimizer) for item in optimizer)
+    ):
+        raise TypeError(
+            "optimizer must be an OptimizerConfig or a list of torch optimizers, "
+            f"got {type(optimizer).__name__}"
         )
-    accelerator.gradient_accumulation_steps = accumulation
-    bar = training.progress
-    if bar is None:
-        bar = sys.stderr.isatty() and not os.environ.get("TQDM_DISABLE")
-    result = FitResult(steps=training.steps)
-    began = time.perf_counter()
-    model.train()
-    model.zero_grad(set_to_none=True)
-    for step in tqdm(range(training.steps), disable=not bar, leave=False):
-        factor = learning_rate_factor(
-            step,
-            training.steps,
-            training.schedule,
-            warmup_steps=training.warmup_steps,
-            decay_fraction=training.decay_fraction,
-        )
-        for o, base in zip(prepared, rates, strict=True):
-            for g, rate in zip(o.param_groups, base, strict=True):
-                g["lr"] = rate * factor
-                if "momentum_start" in g:
-                    g["momentum"] = momentum_at(
-                        step, g["momentum_start"], g["momentum_end"], g["momentum_warmup"]
-                    )
-        batch = batch_at(step)
-        rows = set()
-        recursively_apply(lambda t, rows=rows: rows.add(len(t)), batch)
-        if rows != {training.batch_size}:
-            raise ValueError(
-                f"batch_at({step}) has {sorted(rows)} rows, batch_size={training.batch_size}"
-            )
-        total, metrics = 0.0, {}
-        for index in range(accumulation):
-            first = accelerator.process_index * share + index * micro
-            part = send_to_device(
-                slice_tensors(batch, slice(first, first + micro)), accelerator.device
-            )
-            with accelerator.accumulate(objective):
-                loss, extra = objective(part)
-                accelerator.backward(loss)
-            total = total + loss.detach() / accumulation
-            for key, value in extra.items():
-                metrics[key] = metrics.get(key, 0.0) + float(value) / accumulation
-        total = float(accelerator.reduce(total, "mean"))
-        if not math.isfinite(total):
-            raise NonFiniteError(step, "loss")
-        accelerator.unscale_gradients()
-        if on_gradients is not None:
-            metrics |= on_gradients(step, model) or {}
-        clip = math.inf if training.clip_norm is None else training.clip_norm
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, clip))
-        if not math.isfinite(norm) and accelerator.scaler is None:
-            names = [
-                n
-                for n, p in model.named_parameters()
-                if p.grad is not None and not p.grad.isfinite().all()
-            ]
-            raise NonFiniteError(step, f"gradient of {names[0] if names else 'the model'}")
-        for o in prepared:
-            o.step()
-        model.zero_grad(set_to_none=True)
-        result.losses.append(total)
-        result.gradient_norms.append(norm)
-        for key, value in metrics.items():
-            result.diagnostics.setdefault(key, []).append(value)
-        if on_step is not None:
-            rate = prepared[0].param_groups[0]["lr"]
-            on_step(StepReport(step, total, norm, rate, metrics))
-    for o, base in zip(prepared, rates, strict=True):
-        for g, rate in zip(o.param_groups, base, strict=True):
-            g["lr"] = rate
-    return FitResult(
-        result.losses,
-        result.gradient_norms,
-        result.diagnostics,
-        training.steps,
-        time.perf_counter() - began,
-    )

@@ -1,0 +1,479 @@
+"""The engine of a run: one optimizer step, what it reports, and how a run is saved and resumed.
+
+`unrolled.training.fit` is the way in; `Run` holds what moves from step to step.
+"""
+
+import dataclasses
+import logging
+import math
+import os
+import sys
+import time
+import warnings
+from collections.abc import Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from accelerate import Accelerator, DistributedType
+from accelerate.state import AcceleratorState
+from accelerate.utils import (
+    GradientAccumulationPlugin,
+    broadcast_object_list,
+    gather_object,
+    send_to_device,
+    set_seed,
+    slice_tensors,
+)
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from tqdm import tqdm
+
+from unrolled.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    CheckpointWarning,
+    check_same_settings,
+    describe_model,
+    describe_value,
+    load_latest_checkpoint,
+    pack,
+    random_state,
+    save_checkpoint,
+    set_random_state,
+)
+from unrolled.objective import Objective, Share, digest
+from unrolled.optimization import (
+    OptimizerConfig,
+    build_optimizers,
+    check_coverage,
+    learning_rate_factor,
+    momentum_at,
+)
+
+if TYPE_CHECKING:
+    from unrolled.training import TrainingConfig
+
+logger = logging.getLogger("unrolled.training")
+SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """What one optimizer step did; `fit` hands it to ``on_step``.
+
+    Parameters
+    ----------
+    step, steps
+        The step, from 0, and how many the run has.
+    loss
+        Mean loss of the batch, before the update.
+    gradient_norm
+        Norm of the whole gradient, before clipping.
+    learning_rate
+        Rate of the first parameter group of the first optimizer.
+    metrics
+        What ``loss_fn`` and ``on_gradients`` returned beside the loss.
+    """
+
+    step: int
+    steps: int
+    loss: float
+    gradient_norm: float
+    learning_rate: float
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """The curves of a run, from its step 0 on also if it was resumed.
+
+    Parameters
+    ----------
+    losses, gradient_norms
+        One number per step: mean loss of the batch; norm of the gradient before clipping.
+    diagnostics
+        What ``loss_fn``, ``on_gradients`` and ``on_step`` returned, by key, in order. A key that
+        comes only at some steps has a shorter list: return the step beside it. With fp16,
+        ``skipped_step`` holds the steps whose gradient overflowed.
+    steps
+        Steps done.
+    seconds
+        Time spent in them, over all parts of a resumed run.
+    resumed_from
+        Step of the checkpoint that this call continued from, or None.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    gradient_norms: list[float] = field(default_factory=list)
+    diagnostics: dict[str, list] = field(default_factory=dict)
+    steps: int = 0
+    seconds: float = 0.0
+    resumed_from: int | None = None
+
+
+class NonFiniteError(FloatingPointError):
+    """A loss or a gradient is NaN or infinite; the weights are those before the step.
+
+    Attributes
+    ----------
+    step : int
+        The step at which it happened.
+    tensor : str
+        ``"loss"``, or ``"gradient of NAME"`` with the name of a parameter.
+    result : FitResult
+        The curves of the steps before.
+    """
+
+    def __init__(self, step: int, tensor: str, value: str, result: FitResult):
+        super().__init__(f"step {step}: {tensor} is not finite ({value})")
+        self.step, self.tensor, self.value, self.result = step, tensor, value, result
+
+    def __reduce__(self):
+        # So that the error crosses from a worker process to its parent.
+        return type(self), (self.step, self.tensor, self.value, self.result)
+
+
+class Stateful(Protocol):
+    """Anything with a ``state_dict()`` of tensors and plain values, and its inverse."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> Any:
+        """Take over a state."""
+
+
+class Run:
+    """A run between its first and its last step: what moves, and how a step moves it."""
+
+    def __init__(
+        self, model, batch_at, loss_fn, training, optimizer, on_gradients, on_step, stateful
+    ):
+        self.model, self.batch_at, self.training = model, batch_at, training
+        self.on_gradients, self.on_step, self.stateful = on_gradients, on_step, stateful
+        self.accelerator = _accelerator(training)
+        self.share = Share.of(
+            training, self.accelerator.num_processes, self.accelerator.process_index
+        )
+        config = optimizer if isinstance(optimizer, OptimizerConfig) else None
+        built = build_optimizers(model, config) if config else list(optimizer)
+        held = [p for o in built for group in o.param_groups for p in group["params"]]
+        check_coverage(model, held, "optimizer")
+        self.rates = [[group["lr"] for group in o.param_groups] for o in built]
+        self.settings = self._describe(built) if training.checkpoint_folder else {}
+        self.objective, *self.optimizers = self.accelerator.prepare(
+            Objective(model, loss_fn), *built
+        )
+        self.parameters = list(self.objective.parameters())
+        self.curves = FitResult()
+        self.done, self.resumed_from = 0, None
+
+    def _describe(self, optimizers: list[Optimizer]) -> dict[str, Any]:
+        """Return all that must be the same when a run is resumed."""
+        ignored = ("checkpoint_folder", "keep_checkpoints", "resume", "log_every", "progress")
+        training = dataclasses.asdict(self.training)
+        training = {name: value for name, value in training.items() if name not in ignored}
+        del training["checkpoint_every"]
+        return {
+            "training": training,
+            "processes": self.share.processes,
+            "optimizer": {str(i): _describe_optimizer(o) for i, o in enumerate(optimizers)},
+            "model": describe_model(self.model),
+            "data": {"first_batch": digest(self.batch_at(0))},
+            "stateful": sorted(self.stateful),
+        }
+
+    # Start and end -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Restore the newest checkpoint, or begin at step 0."""
+        self.began = time.perf_counter()
+        self.model.train()
+        self.model.zero_grad(set_to_none=True)
+        checkpoint = self._find_checkpoint()
+        if checkpoint is not None:
+            self._restore(checkpoint)
+        elif self.training.seed is not None:
+            set_seed(self.training.seed, device_specific=True)
+
+    def close(self) -> None:
+        """Put the learning rates back to their base values."""
+        for optimizer, rates in zip(self.optimizers, self.rates, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+
+    def result(self) -> FitResult:
+        """Return the curves up to now."""
+        return dataclasses.replace(
+            self.curves,
+            steps=self.done,
+            seconds=self.curves.seconds + time.perf_counter() - self.began,
+            resumed_from=self.resumed_from,
+        )
+
+    @contextmanager
+    def progress_bar(self):
+        """Show one line with the step, the loss and the time left, where that is wanted."""
+        wanted = self.training.progress
+        if wanted is None:
+            wanted = sys.stderr.isatty()
+        silent = os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
+        with tqdm(
+            total=self.training.steps,
+            initial=self.done,
+            disable=silent or not wanted or not self.accelerator.is_main_process,
+            leave=False,
+            dynamic_ncols=True,
+            unit="step",
+        ) as bar:
+            yield bar
+
+    # One step ------------------------------------------------------------------------------------
+
+    def take_step(self, step: int) -> StepReport:
+        """Compute the gradient of a batch, check it, clip it, and update the weights."""
+        self._set_rates(step)
+        loss, metrics = self._gradient(step)
+        if not math.isfinite(loss):
+            raise NonFiniteError(step, "loss", str(loss), self.result())
+        norm = self._clip(step, metrics)
+        self._update(step, norm, metrics)
+        return self._report(step, loss, norm, metrics)
+
+    def _set_rates(self, step: int) -> None:
+        training = self.training
+        factor = learning_rate_factor(
+            step,
+            training.steps,
+            training.schedule,
+            warmup_steps=training.warmup_steps,
+            decay_fraction=training.decay_fraction,
+        )
+        for optimizer, rates in zip(self.optimizers, self.rates, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
+                if "momentum_start" in group:
+                    ramp = (
+                        group["momentum_start"],
+                        group["momentum_end"],
+                        group["momentum_warmup"],
+                    )
+                    group["momentum"] = momentum_at(step, *ramp)
+
+    def _gradient(self, step: int) -> tuple[float, dict[str, Any]]:
+        """Leave the gradient of the whole batch in the parameters; return loss and metrics."""
+        batch = self.batch_at(step)
+        self.share.check(batch, step)
+        accelerator, pieces = self.accelerator, self.share.accumulation
+        # Accelerate keeps this number for the process, and a hook may have run a fit of its own.
+        accelerator.gradient_accumulation_steps = pieces
+        losses, outputs = [], []
+        for rows in self.share.rows():
+            part = send_to_device(slice_tensors(batch, rows), accelerator.device)
+            with accelerator.accumulate(self.objective):
+                loss, metrics = self.objective(part)
+                accelerator.backward(loss)
+            losses.append(loss.detach())
+            outputs.append(metrics)
+        # L = (1 / pieces) sum_j L_j, and the same for the metrics
+        columns = [losses, *([output[key] for output in outputs] for key in metrics)]
+        means = [sum(map(float, column)) / pieces for column in columns]
+        loss, *means = self._mean_over_processes(means)
+        return loss, dict(zip(metrics, means, strict=True))
+
+    def _mean_over_processes(self, numbers: list[float]) -> list[float]:
+        if self.share.processes == 1:
+            return numbers
+        values = torch.tensor(numbers, device=self.accelerator.device)
+        return self.accelerator.reduce(values, "mean").tolist()
+
+    def _clip(self, step: int, metrics: dict[str, Any]) -> float:
+        """Run the gradient hook, clip, and return the norm before clipping."""
+        scaler, limit = self.accelerator.scaler, self.training.clip_norm or math.inf
+        if scaler is not None:
+            self.accelerator.unscale_gradients()
+        if self.on_gradients is not None:
+            metrics |= _plain_values(self.on_gradients(step, self.model), "on_gradients")
+        if scaler is not None:
+            # Accelerate's clip_grad_norm_ would unscale a second time, which torch refuses.
+            norm = float(nn.utils.clip_grad_norm_(self.parameters, limit))
+        else:
+            norm = float(self.accelerator.clip_grad_norm_(self.parameters, limit))
+        # An overflow under a loss scale is no error: the scale falls and the step is skipped.
+        if not math.isfinite(norm) and (scaler is None or scaler.get_scale() < 1):
+            name, value = self._blame(norm)
+            raise NonFiniteError(step, name, value, self.result())
+        return norm
+
+    def _blame(self, norm: float) -> tuple[str, str]:
+        """Name the first gradient that is not finite."""
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None and not parameter.grad.isfinite().all():
+                bad = int((~parameter.grad.isfinite()).sum())
+                return f"gradient of {name}", f"{bad} of {parameter.grad.numel()} entries"
+        return "gradient norm", str(norm)
+
+    def _update(self, step: int, norm: float, metrics: dict[str, Any]) -> None:
+        scaler = self.accelerator.scaler
+        if scaler is None:
+            for optimizer in self.optimizers:
+                optimizer.step()
+        else:
+            # One update of the scale after all optimizers, and all of them step or none. Accelerate
+            # updates after each, and then the next optimizer's gradients are unscaled twice.
+            if math.isfinite(norm):
+                for optimizer in self.optimizers:
+                    scaler.step(optimizer.optimizer)
+            else:
+                metrics["skipped_step"] = step
+            scaler.update()
+        self.model.zero_grad(set_to_none=True)
+        self.done = step + 1
+
+    def _report(self, step: int, loss: float, norm: float, metrics: dict[str, Any]) -> StepReport:
+        self.curves.losses.append(loss)
+        self.curves.gradient_norms.append(norm)
+        self._record(metrics)
+        rate = self.optimizers[0].param_groups[0]["lr"]
+        report = StepReport(step, self.training.steps, loss, norm, rate, metrics)
+        every = self.training.log_every
+        if every and self.accelerator.is_main_process and (step + 1) % every == 0:
+            logger.info("step %d loss %.6g norm %.4g rate %.3g", step, loss, norm, rate)
+        if self.on_step is not None:
+            self._record(_plain_values(self.on_step(report), "on_step"))
+        return report
+
+    def _record(self, values: Mapping[str, Any]) -> None:
+        for key, value in values.items():
+            self.curves.diagnostics.setdefault(key, []).append(value)
+
+    # Checkpoints ---------------------------------------------------------------------------------
+
+    def save_if_due(self) -> None:
+        """Write a checkpoint at every so many steps, and at the end."""
+        folder, every = self.training.checkpoint_folder, self.training.checkpoint_every
+        last = self.done == self.training.steps
+        if folder is None or not (last or (every and self.done % every == 0)):
+            return
+        # Each process has its own random state; the rest is the same in all of them.
+        random_states = gather_object([random_state()])
+        if self.accelerator.is_main_process:
+            self._write(self._snapshot(random_states))
+        self.accelerator.wait_for_everyone()
+
+    def _write(self, checkpoint: Checkpoint) -> None:
+        training = self.training
+        try:
+            save_checkpoint(training.checkpoint_folder, checkpoint, training.keep_checkpoints)
+        except OSError as error:
+            warnings.warn(
+                f"no checkpoint at step {checkpoint.step}: {error}. The run goes on; "
+                "the checkpoints before are as they were",
+                CheckpointWarning,
+                stacklevel=2,
+            )
+
+    def _snapshot(self, random_states: list[dict]) -> Checkpoint:
+        curves, scaler = self.result(), self.accelerator.scaler
+        state = {
+            "settings": self.settings,
+            "versions": {"torch": str(torch.__version__)},
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "scaler": scaler.state_dict() if scaler is not None else None,
+            "stateful": {name: item.state_dict() for name, item in self.stateful.items()},
+            "random": random_states,
+            "losses": curves.losses,
+            "gradient_norms": curves.gradient_norms,
+            "diagnostics": curves.diagnostics,
+            "seconds": curves.seconds,
+        }
+        return Checkpoint(self.done, self.model.state_dict(), state)
+
+    def _find_checkpoint(self) -> Checkpoint | None:
+        folder = self.training.checkpoint_folder
+        if folder is None:
+            return None
+        if self.accelerator.distributed_type in SHARDED:
+            raise ValueError("checkpoint_folder must be None: sharded models are not supported")
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        # What cannot be saved shall be known now, and not after hours.
+        pack({name: item.state_dict() for name, item in self.stateful.items()}, {}, "stateful")
+        checkpoint = load_latest_checkpoint(folder)
+        self._check_same_on_all_processes(checkpoint)
+        if checkpoint is not None and self.training.resume == "never":
+            raise ValueError(
+                f"resume='never' but {folder} has checkpoints up to step {checkpoint.step}: "
+                "remove them, choose another checkpoint_folder, or use resume='auto'"
+            )
+        return checkpoint
+
+    def _check_same_on_all_processes(self, checkpoint: Checkpoint | None) -> None:
+        step = None if checkpoint is None else checkpoint.step
+        main = broadcast_object_list([step])[0]
+        if step != main:
+            raise CheckpointError(
+                f"process {self.share.process} sees step {step} in "
+                f"{self.training.checkpoint_folder}, process 0 sees {main}: the folder must be "
+                "one that all processes share"
+            )
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        state = checkpoint.state
+        check_same_settings(state["settings"], self.settings, self.training.checkpoint_folder)
+        self.model.load_state_dict(checkpoint.weights)
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        if self.accelerator.scaler is not None:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        for name, item in self.stateful.items():
+            item.load_state_dict(state["stateful"][name])
+        names = ("losses", "gradient_norms", "diagnostics", "seconds")
+        self.curves = FitResult(**{name: state[name] for name in names})
+        self.done = self.resumed_from = checkpoint.step
+        set_random_state(state["random"][self.share.process])
+
+
+def _accelerator(training: "TrainingConfig") -> Accelerator:
+    """Return Accelerate's engine for this precision, also after a run with another one."""
+    precision = training.mixed_precision
+    if AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
+        # Accelerate fixes the precision at the first use in a process. This clears that choice
+        # and keeps the processes and the device.
+        AcceleratorState._reset_state()
+    # A plugin, because a plain number is overruled by what `accelerate launch` has exported.
+    plugin = GradientAccumulationPlugin(num_steps=1, sync_with_dataloader=False)
+    accelerator = Accelerator(mixed_precision=precision, gradient_accumulation_plugin=plugin)
+    if precision == "fp16" and accelerator.scaler is None:
+        raise ValueError(f"mixed_precision='fp16' needs a GPU, this is {accelerator.device}")
+    return accelerator
+
+
+def _describe_optimizer(optimizer: Optimizer) -> dict[str, Any]:
+    groups = {
+        str(index): describe_value({**group, "params": len(group["params"])})
+        for index, group in enumerate(optimizer.param_groups)
+    }
+    return {"class": type(optimizer).__name__, "groups": groups}
+
+
+def _plain_values(values: Mapping[str, Any] | None, source: str) -> dict[str, Any]:
+    """Turn what a hook returned into plain Python values, or say what it cannot be."""
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise TypeError(f"{source} must return a dict or None, got {type(values).__name__}")
+    return {str(key): _plain(value, f"{source}: {key}") for key, value in values.items()}
+
+
+def _plain(value: Any, name: str) -> Any:
+    if isinstance(value, (Tensor, np.ndarray, np.generic)):
+        return value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [_plain(item, name) for item in value]
+    if isinstance(value, (str, int, float, bool, type(None))):
+        return value
+    raise TypeError(f"{name} is a {type(value).__name__}, not a number, text, list or tensor")
