@@ -1,0 +1,34 @@
+"""Exercise checkers: they run your answer on hidden cases and name the likely mistake.
+
+One function per exercise of the book. It takes your answer (a value or a function), never raises
+on a wrong one, and returns a :py:class:`~unrolled.checks.result.CheckResult` whose text starts
+with "Correct." or "Not yet:".
+
+Examples
+--------
+>>> from unrolled import checks
+>>> checks.looped_position_zero({"flt"})
+Not yet: did you forget "attention" (LT_ia)? There too the old state enters by a query alone...
+"""
+
+from unrolled.checks.looped_equations import (
+    looped_attention_only,
+    looped_bptt,
+    looped_first_gradient,
+    looped_flops_factor,
+    looped_gain,
+    looped_position_zero,
+    looped_stable_rate,
+)
+from unrolled.checks.result import CheckResult
+
+__all__ = [
+    "CheckResult",
+    "looped_attention_only",
+    "looped_bptt",
+    "looped_first_gradient",
+    "looped_flops_factor",
+    "looped_gain",
+    "looped_position_zero",
+    "looped_stable_rate",
+]
