@@ -162,7 +162,7 @@ def _one_configuration(rows: list[Row], conditions: Mapping[str, Any]) -> list[R
     chosen = select(rows, **conditions)
     if not chosen:
         raise ResultError(f"no row has {_as_text(conditions)}")
-    if len({(row.get("config_hash"), row.get("preset")) for row in chosen}) > 1:
+    if len(_configurations(chosen)) > 1:
         raise ResultError(
             f"rows of different configurations are mixed; they differ in {_differing(chosen)}"
         )
@@ -176,16 +176,24 @@ def _as_text(conditions: Mapping[str, Any]) -> str:
     return " and ".join(f"{key}={value}" for key, value in conditions.items()) or "any content"
 
 
+def _configurations(rows: list[Row]) -> list[list[Row]]:
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.get("config_hash"), row.get("preset")), []).append(row)
+    return list(groups.values())
+
+
 def _differing(rows: list[Row]) -> str:
-    """Name the columns of text and whole numbers, save provenance, that tell the rows apart."""
+    """Name the columns that are fixed within each configuration and differ between them."""
     columns = {key for row in rows for key in row} - {"seed", *PROVENANCE}
-    names = [key for key in sorted(columns) if _tells_apart([row.get(key) for row in rows])]
+    names = [key for key in sorted(columns) if _tells_apart(_configurations(rows), key)]
     return ", ".join(names) or "settings that are no column"
 
 
-def _tells_apart(values: list[Any]) -> bool:
-    plain = all(isinstance(value, (str, int, type(None))) for value in values)
-    return plain and len(set(map(str, values))) > 1
+def _tells_apart(groups: list[list[Row]], key: str) -> bool:
+    values = [{str(row.get(key)) for row in group} for group in groups]
+    numbers = any(isinstance(row.get(key), (float, list)) for group in groups for row in group)
+    return not numbers and all(len(v) == 1 for v in values) and len(set.union(*values)) > 1
 
 
 def _format(value: Any, spec: str) -> str:
