@@ -60,6 +60,9 @@ ENVIRONMENT = {
 }
 
 
+OnCell = Callable[[int, int], None]
+
+
 class CellError(NotebookError):
     """A cell raised an error; the message shows the cell and the trace."""
 
@@ -95,7 +98,7 @@ def with_positions_as_ids(notebook: nbformat.NotebookNode) -> nbformat.NotebookN
 
 
 def execute(
-    source: Path, values: dict[str, Any], output: Path, on_cell: Callable[[int], None] | None = None
+    source: Path, values: dict[str, Any], output: Path, on_cell: OnCell | None = None
 ) -> None:
     """Run a notebook in an empty folder and write the result, which has every output.
 
@@ -109,7 +112,7 @@ def execute(
         Where the executed notebook goes; it appears there only when all went well. After a
         failure ``*.failed.ipynb`` beside it shows how far it came.
     on_cell
-        Called with the number of each cell that starts.
+        Called with the position of each cell that starts, and the number of cells.
     """
     notebook = prepare(source, values)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -126,10 +129,13 @@ def execute(
 
 
 def run_papermill(
-    notebook: nbformat.NotebookNode, folder: Path, on_cell: Callable[[int], None] | None
+    notebook: nbformat.NotebookNode, folder: Path, on_cell: OnCell | None
 ) -> nbformat.NotebookNode:
     """Run with papermill; a cell's error becomes :class:`CellError`."""
     import papermill  # late: it is slow to import, and `sync` does without it
+
+    def on_start(cell: nbformat.NotebookNode, cell_index: int) -> None:
+        on_cell(cell_index, len(notebook.cells))
 
     work = folder / "work"
     work.mkdir()
@@ -144,7 +150,7 @@ def run_papermill(
             progress_bar=False,
             start_timeout=START_TIMEOUT,
             execution_timeout=CELL_TIMEOUT,
-            on_cell_start=(lambda cell, cell_index: on_cell(cell_index)) if on_cell else None,
+            on_cell_start=on_start if on_cell else None,
         )
     except papermill.PapermillExecutionError as error:
         raise CellError(describe(error)) from None
@@ -172,7 +178,7 @@ def check_ran(notebook: nbformat.NotebookNode) -> None:
 def normalise(notebook: nbformat.NotebookNode) -> str:
     """Return the notebook's file without what changes from run to run."""
     notebook = copy.deepcopy(notebook)
-    for key in (*VOLATILE, "widgets", "language_info"):
+    for key in (*VOLATILE, "widgets", "jupytext"):
         notebook.metadata.pop(key, None)
     notebook.metadata["language_info"] = {"name": "python"}
     for cell in notebook.cells:
@@ -226,9 +232,8 @@ def kill_descendants(pid: int) -> None:
             continue
 
 
-def die_with_parent() -> None:
+def die_with(parent: int) -> None:
     """End this process and its kernel as soon as the process that started it is gone."""
-    parent = os.getppid()
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -239,16 +244,22 @@ def die_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def own_configuration(folder: Path) -> dict[str, str]:
+    """Keep the user's IPython and Matplotlib settings out; let SVG figures have fixed ids."""
+    matplotlibrc = folder / "matplotlibrc"
+    matplotlibrc.write_text("svg.hashsalt: unrolled\n")
+    return {"IPYTHONDIR": str(folder / "ipython"), "MATPLOTLIBRC": str(matplotlibrc)}
+
+
 def main(job_file: str) -> int:
     """Run the job of a file; report cells, then the error if there is one, as lines of JSON."""
-    die_with_parent()
     job = json.loads(Path(job_file).read_text("utf8"))
-    os.environ.update(ENVIRONMENT | {"IPYTHONDIR": str(Path(job_file).parent / "ipython")})
+    die_with(job["parent"])
+    os.environ.update(ENVIRONMENT | own_configuration(Path(job_file).parent))
     channel = os.fdopen(job["channel"], "w", buffering=1)
-    channel.write(json.dumps({"cells": len(read_notebook(Path(job["source"])).cells)}) + "\n")
 
-    def on_cell(position: int) -> None:
-        channel.write(json.dumps({"cell": position + 1}) + "\n")
+    def on_cell(position: int, cells: int) -> None:
+        channel.write(json.dumps({"cell": position + 1, "cells": cells}) + "\n")
 
     try:
         execute(Path(job["source"]), job["values"], Path(job["output"]), on_cell)

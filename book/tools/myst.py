@@ -105,6 +105,8 @@ def to_block(token, before, in_table: bool) -> Block | None:
         case "colon_fence" | "fence" if token.info.startswith("{"):
             directive = parse_directive(token.info, token.content)
             return Block("directive", start, stop, directive=directive)
+        case "colon_fence":
+            return Block("unsupported", start, stop, f"::: {token.info.strip()} without braces")
         case "math_block":
             return Block("equation", start, stop, token.content)
         case "math_block_label":
@@ -121,8 +123,8 @@ def to_block(token, before, in_table: bool) -> Block | None:
             return Block("unsupported", start, stop, "a bare \\begin{...}: write $$ ... $$ (label)")
         case "dl_open":
             return Block("unsupported", start, stop, "a definition list: write a bullet list")
-        case "footnote_block_open" | "substitution_block":
-            return Block("unsupported", start, stop, token.type.replace("_", " "))
+        case "footnote_reference_open":
+            return Block("unsupported", start, stop, "a footnote: write it into the text")
     return None
 
 

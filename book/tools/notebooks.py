@@ -17,13 +17,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from board import summary
+from chapters import TableError, read_chapters, tables, with_table
 from colab_copy import colab_copy, write_text
 from execute import write_atomically
 from house_rules import problems
 from index import BookError, Index, build_index, read_notebook
+from jobs import check_jobs, make_jobs
 from parameters import NotebookError
 from project import ROOT
-from tables import TableError, read_chapters, tables, with_table
 from toc import docname_of, notebook_sources, strip_suffix
 
 SYNC = "python book/tools/notebooks.py sync"
@@ -132,8 +134,8 @@ def run(names: list[str], preset: str | None, values: dict[str, Any], workers: i
         sources = select(names)
         values = ({"PRESET": preset} if preset else {}) | values
         folder = ROOT / batch.RUNS / folder_name(values)
-        jobs = batch.make_jobs(sources, values, folder)
-        batch.check_jobs(jobs)
+        jobs = make_jobs(sources, values, folder)
+        check_jobs(jobs)
     except NotebookError as error:
         print(error, file=sys.stderr)
         return 1
@@ -145,7 +147,7 @@ def run(names: list[str], preset: str | None, values: dict[str, Any], workers: i
         print("Interrupted. Finished notebooks are kept; the same command goes on with the rest.")
         return batch.INTERRUPTED
     batch.install(states, ROOT / batch.EXECUTED)
-    print(batch.summary(states))
+    print(summary(states))
     return int(any(state.status == "failed" for state in states))
 
 

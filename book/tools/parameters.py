@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -98,5 +99,10 @@ def names_written(statements: list[ast.stmt]) -> set[str]:
 
 def injected_source(values: dict[str, Any]) -> str:
     """Return the cell that overrides the defaults, readable on the page."""
-    lines = [f"{name} = {value!r}" for name, value in values.items()]
+    lines = [f"{name} = {as_code(value)}" for name, value in values.items()]
     return "\n".join(["# This page was run with:", *lines])
+
+
+def as_code(value: Any) -> str:
+    """Return a literal, with the quotes of this project's style."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
