@@ -1,14 +1,30 @@
 r"""The looped Transformer: the same L blocks, K times over.
 
-.. math:: h^{(k)} = F_\theta(h^{(k-1)}, e)
+.. math:: h^{(k)} = F_\theta(h^{(k-1)}, e), \qquad k = 1, \dots, K
 
-:eq:`eq-looped-recurrence`. One class holds every variant of the paper; they differ only in how
-the state of the previous loop enters the next one, and have the same parameters.
+:eq:`eq-looped-recurrence`. Here e is the normalised embedding, a loop runs the stream x through
+all blocks, and h = norm(x) is what it hands to the next loop. The variants have the same
+parameters and cost the same; they differ only in how h enters the loops after the first:
+
+===================  =========================  ==============================================
+injection            a loop starts from         where h enters
+===================  =========================  ==============================================
+"original"           h                          it is the state
+"input"              norm(e + h)                added once, at the start
+"attention"          e                          the query of the first block
+"fla"                e                          every block first does x <- norm(x + h)
+"flt"                e                          the query of every block
+"original_no_norm"   x, not normalised          it is the state
+===================  =========================  ==============================================
+
+Source: R. Fu et al. (2026), "Simply Stabilizing the Loop via Fully Looped Transformer", and its
+public implementation. "original_no_norm" is ours, a weaker baseline.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -19,8 +35,21 @@ from unrolled.transformer import (
     KeyValueCache,
     Transformer,
     TransformerConfig,
+    CacheSlot,
+    require_choice,
+    require_count,
     token_loss,
 )
+
+__all__ = [
+    "BASE",
+    "INJECTIONS",
+    "LABELS",
+    "LOSS_LOOPS",
+    "SMALL",
+    "LoopedOutput",
+    "LoopedTransformer",
+]
 
 INJECTIONS = ("original", "input", "attention", "fla", "flt", "original_no_norm")
 
@@ -36,11 +65,19 @@ LABELS = {
 LOSS_LOOPS = ("last", "mean", "last_third")
 
 SMALL = TransformerConfig(vocab_size=151_680, num_layers=6, hidden_size=384, num_heads=3)
+"""The paper's small size: 127.1 M parameters, 10.6 M of them in the looped blocks."""
+
 BASE = TransformerConfig(vocab_size=151_680, num_layers=12, hidden_size=768, num_heads=6)
+"""The paper's base size: 317.9 M parameters, 84.9 M of them in the looped blocks."""
 
 
 class LoopedOutput(NamedTuple):
-    """What a `LoopedTransformer` returns."""
+    """What a `LoopedTransformer` returns.
+
+    ``logits`` (B, N, V) after the last loop. On request ``loop_states``, K tensors (B, N, d): the
+    residual stream at the end of each loop, before the norm; and ``layer_states``, K lists of L of
+    them: the stream after each block. ``loss`` when targets were given.
+    """
 
     logits: Tensor
     loop_states: list[Tensor] | None = None
@@ -49,7 +86,55 @@ class LoopedOutput(NamedTuple):
 
 
 class LoopedTransformer(Transformer):
-    """Embedding, K loops through the same L blocks, norm, head."""
+    r"""Embedding, K loops through the same L blocks, norm, head.
+
+    .. math::
+
+       x_0 &= e \;\text{(first loop, "attention", "fla", "flt")}, \quad h \;\text{("original")},
+              \quad \mathrm{norm}(e + h) \;\text{("input")} \\
+       x_l &= \mathrm{Block}_l(x_{l-1},\; q = h \;\text{or}\; x_{l-1}), \qquad l = 1, \dots, L \\
+       h &\leftarrow \mathrm{norm}(x_L)
+
+    It has the parameters of a `Transformer` of the same config, under the same names, and with
+    ``num_loops=1`` it computes the same.
+
+    Parameters
+    ----------
+    config : TransformerConfig
+    num_loops : int
+        K, at least 1.
+    injection : str
+        One of `INJECTIONS`; see the table of this module.
+    loss_loops : {"last", "mean", "last_third"}
+        Which loops the loss is averaged over: the last (as in the paper), all, or the last
+        ceil(K / 3).
+    checkpoint_loops : bool
+        Keep only the state of each loop for the backward pass, and run the loop again there.
+        Memory then grows by one state per loop, not by the graph of L blocks; the gradient is the
+        same, and a training step costs a third more.
+
+    Examples
+    --------
+    >>> config = TransformerConfig(num_layers=2, hidden_size=16, num_heads=2)
+    >>> model = LoopedTransformer(config, num_loops=3, injection="flt")
+    >>> tokens = torch.tensor([[72, 101, 108, 108, 111]])
+    >>> output = model(tokens, loop_states=True)
+    >>> output.logits.shape, len(output.loop_states)
+    (torch.Size([1, 5, 256]), 3)
+    >>> len(model(tokens, num_loops=8, loop_states=True).loop_states)   # more at inference
+    8
+
+    Notes
+    -----
+    Equations :eq:`eq-looped-input`, :eq:`eq-looped-attention`, :eq:`eq-looped-fla` and
+    :eq:`eq-looped-flt`. In FLT the state enters only through attention weights. A position that
+    can see but one token, the first, has but one weight, which is 1 whatever the query: so its
+    output is the same after any number of loops.
+
+    One detail differs from the public implementation, which adds h in "input" to the embedding as
+    it is in the table, not yet normalised. The two start alike, since the table starts with rows
+    of length :math:`\sqrt d` on average.
+    """
 
     def __init__(
         self,
@@ -60,16 +145,18 @@ class LoopedTransformer(Transformer):
         loss_loops: str = "last",
         checkpoint_loops: bool = False,
     ) -> None:
-        _check_loops(num_loops)
-        if injection not in INJECTIONS:
-            raise ValueError(f"injection must be one of {INJECTIONS}, got {injection!r}")
-        if loss_loops not in LOSS_LOOPS:
-            raise ValueError(f"loss_loops must be one of {LOSS_LOOPS}, got {loss_loops!r}")
+        require_count(num_loops, "num_loops")
+        require_choice(injection, "injection", INJECTIONS)
+        require_choice(loss_loops, "loss_loops", LOSS_LOOPS)
         super().__init__(config)
         self.num_loops = num_loops
         self.injection = injection
         self.loss_loops = loss_loops
         self.checkpoint_loops = checkpoint_loops
+
+    def extra_repr(self) -> str:
+        """Show what the modules do not."""
+        return f"num_loops={self.num_loops}, injection={self.injection!r}"
 
     def forward(
         self,
@@ -82,43 +169,99 @@ class LoopedTransformer(Transformer):
         attention_mask: Tensor | None = None,
         targets: Tensor | None = None,
     ) -> LoopedOutput:
-        """Return the logits after the last loop, and on request the state after every loop."""
+        """Read ``tokens``.
+
+        Parameters
+        ----------
+        tokens : Tensor
+            Integers (B, N).
+        num_loops : int, optional
+            K for this call, by default the model's own.
+        loop_states, layer_states : bool
+            Also return the state after every loop; after every block of every loop.
+        cache, attention_mask, targets
+            As in `Transformer.forward`; ``loss`` averages the loops of ``loss_loops``.
+
+        Returns
+        -------
+        LoopedOutput
+        """
         K = self.num_loops if num_loops is None else num_loops
-        _check_loops(K)
-        self._check_tokens(tokens, cache)
-        mask = self._mask(attention_mask)
+        require_count(K, "num_loops")
+        mask = self._check(tokens, cache, attention_mask)
         e = self.embed(tokens, 0 if cache is None else cache.length)
-        state, states, layers = None, [], []
-        for loop in range(K):
-            layers.append(self._run_loop(e, state, mask, cache, loop, layer_states))
-            state = layers[-1][-1]
-            states.append(state)
+        layers: list[list[Tensor]] = []
+        for k in range(K):
+            slots = None if cache is None else self._slots(cache, k, K)
+            state = layers[-1][-1] if layers else None
+            layers.append(self._keep(self.loop, e, state, mask, slots, keep_all=layer_states))
         if cache is not None:
             cache.advance(tokens.shape[1])
-        logits = self.logits_from(state)
+        states = [blocks[-1] for blocks in layers]
+        logits = self.logits_from(states[-1])
         loss = None if targets is None else self._loss(states, logits, targets)
         return LoopedOutput(
             logits, states if loop_states else None, layers if layer_states else None, loss
         )
 
     def loss(self, tokens_in: Tensor, targets: Tensor, *, num_loops: int | None = None) -> Tensor:
-        """Mean cross-entropy in nats per token over the loops that ``loss_loops`` names."""
+        r"""Return the mean cross-entropy, in nats per token, over the loops of ``loss_loops``.
+
+        .. math:: \frac{1}{|S|} \sum_{k \in S} \mathcal{L}^{(k)}, \qquad S = \{K\},\;
+                  \{1, \dots, K\} \text{ or } \{K - \lceil K/3 \rceil + 1, \dots, K\}
+
+        :eq:`eq-looped-loss`.
+
+        Parameters
+        ----------
+        tokens_in, targets : Tensor
+            Integers (B, N); targets of -100 do not count.
+        num_loops : int, optional
+            K for this call, by default the model's own.
+
+        Returns
+        -------
+        Tensor
+            A scalar.
+        """
         return self(tokens_in, num_loops=num_loops, targets=targets).loss
 
-    def loop(self, e: Tensor, state: Tensor | None, *, mask=None, cache=None, loop: int = 0):
-        """Run the L blocks once; return the state after every block."""
-        h = None if state is None else self._hand_over(state)
-        x = self._start(e, h)
-        states = []
+    def loop(
+        self,
+        e: Tensor,
+        state: Tensor | None = None,
+        mask: Tensor | None = None,
+        slots: list[CacheSlot] | None = None,
+    ) -> list[Tensor]:
+        """Run the stream through all blocks once: F of the recurrence.
+
+        Parameters
+        ----------
+        e : Tensor
+            The normalised embedding (B, N, d), from ``embed``.
+        state : Tensor, optional
+            The stream (B, N, d) at the end of the loop before, not normalised; None in the first
+            loop.
+        mask, slots
+            As in `Attention`; one slot of the cache for each block.
+
+        Returns
+        -------
+        list of Tensor
+            The stream (B, N, d) after each of the L blocks; the last is the state of this loop.
+        """
+        h = None if state is None else self._handed_on(state)
+        x, states = self._start(e, h), []
         for layer, block in enumerate(self.blocks):
             if self.injection == "fla" and h is not None:
+                # x <- norm(x + h)
                 x = self.norm(x + h)
-            slot = None if cache is None else cache.slot(layer, loop)
-            x = block(x, self._query(layer, h), mask=mask, cache=slot)
+            cache = None if slots is None else slots[layer]
+            x = block(x, self._query(layer, h), mask=mask, cache=cache)
             states.append(x)
         return states
 
-    def _hand_over(self, state: Tensor) -> Tensor:
+    def _handed_on(self, state: Tensor) -> Tensor:
         return state if self.injection == "original_no_norm" else self.norm(state)
 
     def _start(self, e: Tensor, h: Tensor | None) -> Tensor:
@@ -130,23 +273,30 @@ class LoopedTransformer(Transformer):
         asks = self.injection == "flt" or (self.injection == "attention" and layer == 0)
         return h if asks else None
 
-    def _run_loop(self, e, state, mask, cache, loop, layer_states) -> list[Tensor]:
-        def run(e: Tensor, state: Tensor | None) -> list[Tensor]:
-            states = self.loop(e, state, mask=mask, cache=cache, loop=loop)
-            return states if layer_states else states[-1:]
+    def _slots(self, cache: KeyValueCache, loop: int, num_loops: int) -> list[CacheSlot]:
+        return [cache.slot(layer, loop, num_loops) for layer in range(len(self.blocks))]
 
-        if self.checkpoint_loops and torch.is_grad_enabled():
-            return checkpoint(run, e, state, use_reentrant=False)
-        return run(e, state)
+    def _keep(self, run: Callable[..., list[Tensor]], *inputs, keep_all: bool) -> list[Tensor]:
+        def kept(*inputs) -> list[Tensor]:
+            states = run(*inputs)
+            return states if keep_all else states[-1:]
+
+        if not (self.checkpoint_loops and torch.is_grad_enabled()):
+            return kept(*inputs)
+        # Nothing in a loop is random, so there is no state of the generator to restore.
+        return checkpoint(kept, *inputs, use_reentrant=False, preserve_rng_state=False)
 
     def _loss(self, states: list[Tensor], logits: Tensor, targets: Tensor) -> Tensor:
+        K = len(states)
+        count = {"last": 1, "mean": K, "last_third": math.ceil(K / 3)}[self.loss_loops]
         last = token_loss(logits, targets)
-        count = {"last": 1, "mean": len(states), "last_third": math.ceil(len(states) / 3)}
-        earlier = states[-count[self.loss_loops] : -1]
-        losses = [token_loss(self.logits_from(state), targets) for state in earlier]
-        return torch.stack([*losses, last]).mean()
+        earlier = states[K - count : K - 1]
+        losses = [*(self._loss_from(state, targets) for state in earlier), last]
+        return torch.stack(losses).mean()
 
+    def _loss_from(self, state: Tensor, targets: Tensor) -> Tensor:
+        def loss(state: Tensor, targets: Tensor) -> list[Tensor]:
+            return [token_loss(self.logits_from(state), targets)]
 
-def _check_loops(num_loops: int) -> None:
-    if not isinstance(num_loops, int) or isinstance(num_loops, bool) or num_loops < 1:
-        raise ValueError(f"num_loops must be an integer >= 1, got {num_loops!r}")
+        # The logits are the widest tensors of the model: with checkpointing, keep none of them.
+        return self._keep(loss, state, targets, keep_all=False)[0]
