@@ -78,7 +78,8 @@ def run(
         str | None, typer.Option(help="0-4, or 0,2,5; the preset's own by default")
     ] = None,
     jobs: Annotated[
-        int | None, typer.Option(help="processes side by side; all cores, or 1 on a GPU preset")
+        int | None,
+        typer.Option(min=1, help="processes side by side; all cores, or 1 for colab and paper"),
     ] = None,
     cases: Annotated[
         list[str] | None,
@@ -236,8 +237,8 @@ def _run_units(
     with ProgressLine(len(units), plain=_is_main_process()) as progress:
         if _world_size() > 1:
             return run_here(experiment, units, keep, progress)
-        cores = os.cpu_count() or 1
-        jobs = jobs or (cores if units[0].preset in ONE_THREAD else 1)
+        if jobs is None:
+            jobs = (os.cpu_count() or 1) if units[0].preset in ONE_THREAD else 1
         return run_in_processes(reference, units, keep, progress, jobs)
 
 

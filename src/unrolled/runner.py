@@ -97,11 +97,14 @@ class Worker:
     """A process that measures one unit at a time."""
 
     def __init__(self, reference: str):
-        self.pipe, there = CONTEXT.Pipe()
-        self.process = CONTEXT.Process(target=_work, args=(there, reference))
-        self.process.start()
-        there.close()  # so that the end of the process ends the pipe
+        self.pipe, self.there = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(target=_work, args=(self.there, reference))
         self.index: int | None = None
+
+    def start(self) -> None:
+        """Start the process."""
+        self.process.start()
+        self.there.close()  # so that the end of the process ends the pipe
 
     def give(self, index: int, unit: Unit) -> None:
         """Send a unit to measure."""
@@ -120,10 +123,11 @@ class Worker:
 
     def end(self) -> None:
         """End the process now, whatever it does."""
-        self.process.terminate()
-        self.process.join(3)
-        self.process.kill()
-        self.process.join()
+        if self.process.pid is not None:
+            self.process.terminate()
+            self.process.join(3)
+            self.process.kill()
+            self.process.join()
         self.pipe.close()
 
 
@@ -187,7 +191,8 @@ class _Pool:
     def _start_worker(self) -> None:
         if self.waiting:
             worker = Worker(self.reference)
-            self.workers.append(worker)
+            self.workers.append(worker)  # before its start: a signal may come in between
+            worker.start()
             self._give_next(worker)
 
     def _give_next(self, worker: Worker) -> None:
