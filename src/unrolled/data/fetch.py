@@ -368,14 +368,14 @@ def _only_file(folder: Path) -> Path:
 def _locked(target: Path) -> Iterator[None]:
     from filelock import FileLock
 
-    lock = target.with_name(target.name + ".lock")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(lock):
-            yield
-    except PermissionError as error:
+        lock = FileLock(target.with_name(target.name + ".lock")).acquire()
+    except OSError as error:
         advice = "set UNROLLED_CACHE to a folder of yours"
-        raise FetchError(f"{target.parent} cannot be written ({error}): {advice}") from error
+        raise FetchError(f"{target.parent} cannot be used: {error}; {advice}") from error
+    with lock:
+        yield
 
 
 @contextmanager
@@ -406,6 +406,8 @@ def _read_tar(path: Path, pattern: str, max_bytes: int) -> Iterator[tuple[str, b
             if fnmatchcase(member.name, pattern):
                 _check_member(member.name, member.isreg(), member.size, max_bytes)
                 yield member.name, archive.extractfile(member).read()
+        while archive.fileobj.read(2**20):  # to the end, where the checksum of the stream stands
+            pass
 
 
 def _check_member(name: str, is_file: bool, num_bytes: int, max_bytes: int) -> None:
