@@ -96,7 +96,7 @@ class InstabilitySettings:
     corpus: Literal["state_of_the_union", "fineweb_edu"] = "state_of_the_union"
     optimizer: Literal["adamw", "muon"] = "adamw"
     mixed_precision: Literal["no", "bf16"] = "no"
-    validation_windows: int = 128
+    validation_windows: int = 256
 
     @property
     def config(self) -> TransformerConfig:
