@@ -20,7 +20,7 @@ START, END = "<!-- chapters:start -->", "<!-- chapters:end -->"
 REQUIRED = {"summary": str, "live_seconds": int, "colab_minutes": int}
 
 
-class TableError(ValueError):
+class ChapterError(ValueError):
     """``chapters.yml`` or a page that shows it is wrong."""
 
 
@@ -44,7 +44,7 @@ def read_chapters(index: Index, root: Path = ROOT) -> list[Chapter]:
         ("names the unknown notebook", set(entries) - set(docnames)),
     ):
         if names:
-            raise TableError(f"notebooks/chapters.yml {problem} {', '.join(sorted(names))}")
+            raise ChapterError(f"notebooks/chapters.yml {problem} {', '.join(sorted(names))}")
     return [make_chapter(name, entries[name], index) for name in docnames]
 
 
@@ -53,12 +53,12 @@ def make_chapter(docname: str, entry: dict, index: Index) -> Chapter:
     wrong = set(entry) ^ set(REQUIRED)
     wrong |= {key for key, kind in REQUIRED.items() if not isinstance(entry.get(key), kind)}
     if wrong:
-        raise TableError(
+        raise ChapterError(
             f"notebooks/chapters.yml, {docname}: {', '.join(sorted(wrong))} missing, unknown "
             f"or of the wrong type; an entry has summary (text), live_seconds and colab_minutes"
         )
     if docname not in index.pages:
-        raise TableError(f"{docname} is not in _toc.yml")
+        raise ChapterError(f"{docname} is not in _toc.yml")
     return Chapter(docname, index.pages[docname].title, **entry)
 
 
@@ -102,6 +102,6 @@ def tables(chapters: list[Chapter], root: Path = ROOT) -> dict[Path, str]:
 def with_table(text: str, table: str, name: str) -> str:
     """Return a page's text with the table between the markers."""
     if text.count(START) != 1 or text.count(END) != 1 or text.index(START) > text.index(END):
-        raise TableError(f"{name} needs one line {START} and below it one line {END}")
+        raise ChapterError(f"{name} needs one line {START} and below it one line {END}")
     before, after = text.split(START)[0], text.split(END)[1]
     return f"{before}{START}\n{table}\n{END}{after}"

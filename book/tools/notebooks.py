@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from board import summary
-from chapters import TableError, read_chapters, tables, with_table
+from chapters import ChapterError, read_chapters, tables, with_table
 from colab_copy import colab_copy, write_text
 from execute import write_atomically
 from house_rules import problems
@@ -56,6 +56,8 @@ def wanted_files(root: Path = ROOT) -> Iterator[tuple[Path, str | Exception]]:
 
 def copy_text(source: Path, index: Index, root: Path) -> str | Exception:
     """Return the Colab copy of a notebook."""
+    if docname_of(source, root) not in index.pages:
+        return BookError("this notebook is not in _toc.yml")
     try:
         return write_text(colab_copy(source, index, quote, root))
     except BookError as error:
@@ -66,13 +68,13 @@ def table_files(index: Index, root: Path) -> Iterator[tuple[Path, str | Exceptio
     """Yield the pages with a table of chapters."""
     try:
         pages = tables(read_chapters(index, root), root)
-    except (TableError, FileNotFoundError) as error:
+    except (ChapterError, FileNotFoundError) as error:
         yield root / "notebooks/chapters.yml", error
         return
     for path, table in pages.items():
         try:
             yield path, with_table(path.read_text("utf8"), table, path.name)
-        except TableError as error:
+        except ChapterError as error:
             yield path, error
 
 
@@ -126,15 +128,17 @@ def rule_breaks(root: Path) -> Iterator[str]:
 # --- run ------------------------------------------------------------------------------------
 
 
-def run(names: list[str], preset: str | None, values: dict[str, Any], workers: int) -> int:
+def run(
+    names: list[str], preset: str | None, values: dict[str, Any], workers: int, root: Path = ROOT
+) -> int:
     """Execute notebooks and put them where the book takes them from."""
     import batch  # late: it is not needed to sync
 
     try:
-        sources = select(names)
+        sources = select(names, root)
         values = ({"PRESET": preset} if preset else {}) | values
-        folder = ROOT / batch.RUNS / folder_name(values)
-        jobs = make_jobs(sources, values, folder)
+        folder = root / batch.RUNS / folder_name(values)
+        jobs = make_jobs(sources, values, folder, root)
         check_jobs(jobs)
     except NotebookError as error:
         print(error, file=sys.stderr)
@@ -146,7 +150,7 @@ def run(names: list[str], preset: str | None, values: dict[str, Any], workers: i
     except KeyboardInterrupt:
         print("Interrupted. Finished notebooks are kept; the same command goes on with the rest.")
         return batch.INTERRUPTED
-    batch.install(states, ROOT / batch.EXECUTED)
+    batch.install(states, root / batch.EXECUTED)
     print(summary(states))
     return int(any(state.status == "failed" for state in states))
 
@@ -204,12 +208,12 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     """Run a command and return its exit status."""
     options = make_parser().parse_args(arguments)
     if options.command == "run":
-        return run(options.names, options.preset, dict(options.set), max(1, options.jobs))
-    return {"sync": sync, "check": check}[options.command]()
+        return run(options.names, options.preset, dict(options.set), max(1, options.jobs), root)
+    return {"sync": sync, "check": check}[options.command](root)
 
 
 if __name__ == "__main__":
