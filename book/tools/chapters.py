@@ -17,6 +17,7 @@ from project import ROOT
 from toc import docname_of, notebook_sources, read_toc
 
 START, END = "<!-- chapters:start -->", "<!-- chapters:end -->"
+LOCAL_BADGE = "/book/assets/open-in-colab.svg"  # the site loads nothing from another host
 REQUIRED = {"summary": str, "live_seconds": int, "colab_minutes": int}
 
 
@@ -65,17 +66,17 @@ def make_chapter(docname: str, entry: dict, index: Index) -> Chapter:
 def readme_row(chapter: Chapter, root: Path) -> list[str]:
     """Return the cells of a row in README."""
     title = f"[{chapter.title}]({project.page_url(chapter.docname, root)})"
-    return [title, *shared_cells(chapter, root)]
+    return [title, *shared_cells(chapter, project.COLAB_BADGE, root)]
 
 
 def landing_row(chapter: Chapter, root: Path) -> list[str]:
     """Return the cells of a row on the landing page."""
-    return [f"{{doc}}`/{chapter.docname}`", *shared_cells(chapter, root)]
+    return [f"{{doc}}`/{chapter.docname}`", *shared_cells(chapter, LOCAL_BADGE, root)]
 
 
-def shared_cells(chapter: Chapter, root: Path) -> list[str]:
+def shared_cells(chapter: Chapter, picture: str, root: Path) -> list[str]:
     """Return what both tables show after the title."""
-    badge = f"[![Open in Colab]({project.COLAB_BADGE})]({project.colab_url(chapter.docname, root)})"
+    badge = f"[![Open in Colab]({picture})]({project.colab_url(chapter.docname, root)})"
     live, colab = f"{chapter.live_seconds} s", f"{chapter.colab_minutes} min"
     return [chapter.summary, live, colab, badge]
 

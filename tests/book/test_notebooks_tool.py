@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import chapters
@@ -121,7 +122,9 @@ def test_tables_show_title_times_and_links(book: Path):
     assert "| Every construct, once. | 3 s | 1 min | [![Open in Colab](" in row
     assert readme.startswith("# Mini\n")
     assert readme.endswith("\nThe end.\n")
-    assert "| {doc}`/notebooks/part/everything` |" in (book / "book/index.md").read_text()
+    landing = (book / "book/index.md").read_text()
+    assert "| {doc}`/notebooks/part/everything` |" in landing
+    assert not re.search(r"!\[[^\]]*\]\(https?:", landing)  # the site loads nothing from elsewhere
 
 
 @pytest.mark.parametrize(
