@@ -276,7 +276,7 @@ def test_only_evidence_goes_to_the_books_results(home):
         name = "looped.instability"
 
     book = results.folder() / "looped_instability.jsonl"
-    trial = results.checkout() / "_build" / "results" / "looped_instability.jsonl"
+    trial = results.checkout() / "_build" / "trials" / "looped_instability.jsonl"
 
     def where(preset, overrides=None, reference="looped.instability"):
         return command_line.default_output(Toy(), reference, preset, overrides or {})

@@ -173,6 +173,22 @@ def test_curves_need_lists_of_fitting_length(ax):
         figures.curves(ax, rows(), "loss_curve", by="colour")
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda ax, data: figures.curves(ax, data, "loss_curve"),
+        lambda ax, data: figures.mean_with_interval(ax, data, "num_loops", "loss"),
+        lambda ax, data: figures.heat_map(ax, data, "num_loops", "variant", "loss"),
+    ],
+)
+def test_a_mean_over_different_settings_is_refused(ax, draw):
+    data = [{**row, "config_hash": f"{row['variant']}"} for row in rows(loops=[6])]
+    draw(ax, data)
+    data[0] |= {"learning_rate": 0.1, "config_hash": "other"}
+    with pytest.raises(ResultError, match="mixed; they differ in learning_rate"):
+        draw(ax, data)
+
+
 def test_norm_by_loop_is_logarithmic_over_all_loops(ax):
     assert figures.norm_by_loop(ax, rows(loops=[12])) is ax
     assert labelled(ax)

@@ -6,7 +6,6 @@ The commands import what they need when they are called, so that help costs no i
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -150,7 +149,7 @@ def default_output(
     evidence = preset not in ("smoke", "live") and not overrides and ":" not in reference
     if evidence and root:
         return file_of(experiment.name)
-    local = root / "_build" / "results" if root else Path("unrolled_results")
+    local = root / "_build" / "trials" if root else Path("unrolled_results")
     return local / file_of(experiment.name).name
 
 
@@ -351,9 +350,11 @@ def _size_in_words(value: float) -> str:
 
 def main() -> None:
     """Run the command line; a wrong input is one line on stderr and exit code 2."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `unrolled list | head` is no error
     try:
         app()
+    except BrokenPipeError:  # `unrolled list | head` is no error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0) from None
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -215,7 +215,8 @@ class Experiment:
             Where to append the rows too. Cases which that file already has are not measured
             again.
         progress
-            Show a progress line; None shows it on a terminal only.
+            Show a progress line; None shows it on a terminal or in a notebook, unless
+            ``TQDM_DISABLE`` is set.
 
         Returns
         -------

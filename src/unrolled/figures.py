@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unrolled.results import Interval, ResultError, Row, mean_ci, metric_of, select
+from unrolled.results import (
+    Interval,
+    ResultError,
+    Row,
+    check_one_configuration,
+    mean_ci,
+    metric_of,
+    select,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,13 +79,14 @@ STYLES: dict[str, Style] = {
 #: What the axes say for a column of the rows, with the unit.
 AXIS_LABELS: dict[str, str] = {
     "collapsed": "collapsed (share of seeds)",
+    "gradient_cosine": "cosine of successive gradients",
     "gradient_norm": "gradient norm",
+    "gradient_oscillation": "gradient oscillation (std / mean of the norm)",
     "learning_rate": "learning rate",
     "loop": "loop",
     "loss": "training loss (nats per token)",
     "num_layers": "number of layers $L$",
     "num_loops": "number of loops $K$",
-    "oscillation": "gradient oscillation (std / mean)",
     "residual_norm": "mean token norm of the state",
     "seconds": "time (s)",
     "step": "training step",
@@ -246,7 +255,7 @@ def curves(
     ax
         Where to draw.
     rows
-        One per seed and group.
+        One per seed and group; rows of a group that differ in more than the seed are refused.
     y
         A column with a list of numbers (``loss_curve``); a value that was not finite leaves a
         gap, and the mean has a gap wherever a seed has.
@@ -267,6 +276,7 @@ def curves(
     """
     groups = _groups(rows, by)
     for i, (value, members) in enumerate(groups.items()):
+        check_one_configuration(members)
         look = _look(value, by, i, len(groups))
         series = [_series(row, y) for row in members]
         steps = _steps(members[0], x, max(map(len, series)))
@@ -395,6 +405,7 @@ def _interval_line(
 
 
 def _interval(rows: list[Row], metric: str, level: float) -> Interval | None:
+    check_one_configuration(rows)
     name = metric.partition("[")[0]
     if any(name in row and row[name] is None for row in rows):
         return None

@@ -11,7 +11,7 @@ __all__ = ["ProgressLine", "duration"]
 
 
 class ProgressLine:
-    """How far a run is: a bar on a terminal, a line per finished unit elsewhere, or silent.
+    """How far a run is: a bar on a terminal or in a notebook, a line per unit in a log, or silent.
 
     The time left is estimated from the units and the parts of units that were done since the
     start, so it is right for units that run side by side.
@@ -21,8 +21,8 @@ class ProgressLine:
     total
         Number of units to do.
     shown
-        True or False; None shows a bar on a terminal only, and nothing if ``TQDM_DISABLE`` is
-        set.
+        True or False; None shows a bar on a terminal or in a notebook, and none if
+        ``TQDM_DISABLE`` is set.
     plain
         Where there is no terminal, print a line per finished unit (for the log of a long run).
     clock
@@ -37,7 +37,7 @@ class ProgressLine:
         plain: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ):
-        terminal = sys.stderr.isatty() and not os.environ.get("TQDM_DISABLE")
+        terminal = _is_watched()
         self.total = total
         self.plain = plain and not terminal and shown is not False
         self.clock = clock
@@ -91,6 +91,12 @@ class ProgressLine:
         self.bar.set_description_str(f"{self.finished}/{self.total}", refresh=False)
         self.bar.set_postfix_str(self.status(), refresh=False)
         self.bar.update(sum(self.parts.values()) - self.bar.n)
+
+
+def _is_watched() -> bool:
+    """Return whether someone sees a bar grow: a terminal or a notebook, unless it is disabled."""
+    disabled = os.environ.get("TQDM_DISABLE", "0") not in ("", "0")
+    return (sys.stderr.isatty() or "ipykernel" in sys.modules) and not disabled
 
 
 def _bar(total: int, shown: bool):

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -109,7 +109,8 @@ class Worker:
     def give(self, index: int, unit: Unit) -> None:
         """Send a unit to measure."""
         self.index = index
-        self.pipe.send(unit)
+        with suppress(ConnectionError):  # a dead process is noticed by `receive`
+            self.pipe.send(unit)
 
     def receive(self) -> tuple[str, Any]:
         """Return the next message; the end of the process is a message too."""

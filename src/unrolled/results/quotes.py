@@ -13,7 +13,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from unrolled.results.intervals import Interval, mean_ci, paired_difference
-from unrolled.results.rows import PROVENANCE, ResultError, Row, metric_of, read, select
+from unrolled.results.rows import (
+    ResultError,
+    Row,
+    check_one_configuration,
+    metric_of,
+    read,
+    select,
+)
 
 __all__ = ["quote"]
 
@@ -162,10 +169,7 @@ def _one_configuration(rows: list[Row], conditions: Mapping[str, Any]) -> list[R
     chosen = select(rows, **conditions)
     if not chosen:
         raise ResultError(f"no row has {_as_text(conditions)}")
-    if len(_configurations(chosen)) > 1:
-        raise ResultError(
-            f"rows of different configurations are mixed; they differ in {_differing(chosen)}"
-        )
+    check_one_configuration(chosen)
     seeds = [row.get("seed") for row in chosen]
     if len(set(seeds)) < len(seeds):
         raise ResultError(f"a seed appears twice among the rows: {seeds}")
@@ -174,26 +178,6 @@ def _one_configuration(rows: list[Row], conditions: Mapping[str, Any]) -> list[R
 
 def _as_text(conditions: Mapping[str, Any]) -> str:
     return " and ".join(f"{key}={value}" for key, value in conditions.items()) or "any content"
-
-
-def _configurations(rows: list[Row]) -> list[list[Row]]:
-    groups: dict[Any, list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.get("config_hash"), row.get("preset")), []).append(row)
-    return list(groups.values())
-
-
-def _differing(rows: list[Row]) -> str:
-    """Name the columns that are fixed within each configuration and differ between them."""
-    columns = {key for row in rows for key in row} - {"seed", *PROVENANCE}
-    names = [key for key in sorted(columns) if _tells_apart(_configurations(rows), key)]
-    return ", ".join(names) or "settings that are no column"
-
-
-def _tells_apart(groups: list[list[Row]], key: str) -> bool:
-    values = [{str(row.get(key)) for row in group} for group in groups]
-    numbers = any(isinstance(row.get(key), (float, list)) for group in groups for row in group)
-    return not numbers and all(len(v) == 1 for v in values) and len(set.union(*values)) > 1
 
 
 def _format(value: Any, spec: str) -> str:

@@ -6,7 +6,6 @@ leave, a torn last line, is found and cut off by the next append.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -20,11 +19,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas
 
+try:
+    import fcntl
+except ImportError:  # no file locks on this system: run one process per file there
+    fcntl = None
+
 __all__ = [
     "PROVENANCE",
     "ResultError",
     "Row",
     "append",
+    "check_one_configuration",
     "checkout",
     "file_of",
     "folder",
@@ -187,7 +192,8 @@ def _locked(path: Path) -> Iterator[int]:
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            if fcntl is not None:
+                fcntl.flock(handle, fcntl.LOCK_EX)
             if _is_current(handle, path):
                 yield handle
                 return
@@ -340,6 +346,39 @@ def _same(left: Any, right: Any) -> bool:
 
 def _names(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
+
+
+def check_one_configuration(rows: list[Row]) -> None:
+    """Raise ResultError if the rows differ in more than their seed: their mean has no meaning.
+
+    Examples
+    --------
+    >>> check_one_configuration([{"config_hash": "a", "k": 6}, {"config_hash": "b", "k": 9}])
+    Traceback (most recent call last):
+    ...
+    unrolled.results.rows.ResultError: rows of different configurations are mixed; they differ in k
+    """
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.get("config_hash"), row.get("preset")), []).append(row)
+    if len(groups) > 1:
+        names = _differing_columns(list(groups.values())) or ["settings that are no column"]
+        raise ResultError(
+            f"rows of different configurations are mixed; they differ in {', '.join(names)}"
+        )
+
+
+def _differing_columns(groups: list[list[Row]]) -> list[str]:
+    """Name the columns that are fixed within each configuration and differ between them."""
+    columns = {key for group in groups for row in group for key in row} - {"seed", *PROVENANCE}
+    return [key for key in sorted(columns) if _tells_apart(groups, key)]
+
+
+def _tells_apart(groups: list[list[Row]], key: str) -> bool:
+    if any(isinstance(row.get(key), list) for group in groups for row in group):
+        return False  # a curve is measured, never set
+    values = [{str(row.get(key)) for row in group} for group in groups]
+    return all(len(v) == 1 for v in values) and len(set.union(*values)) > 1
 
 
 # --- numbers of a row
