@@ -27,7 +27,7 @@ from unrolled.data.text import (
     evaluation_windows,
     state_of_the_union,
 )
-from unrolled.experiment import Case, Experiment, Report
+from unrolled.experiment import Case, Experiment, Report, no_report
 from unrolled.looped.diagnostics import (
     GradientCosine,
     GradientProbe,
@@ -37,6 +37,7 @@ from unrolled.looped.diagnostics import (
     unigram_loss,
 )
 from unrolled.looped.model import INJECTIONS, LoopedTransformer
+from unrolled.looped.theory import alikeness, loop_gradients
 from unrolled.results import Claim, judge_difference, judge_share
 from unrolled.training import (
     FLT_OPTIMIZER,
@@ -168,16 +169,34 @@ def cases(settings: InstabilitySettings) -> list[Case]:
 
 def measure(settings: InstabilitySettings, case: Case, seed: int, report: Report) -> dict[str, Any]:
     """Train one variant from one seed and return its outcome and its symptoms."""
-    text = load_text(
-        settings.corpus, settings.vocab_size, settings.length, settings.validation_windows
-    )
-    torch.manual_seed(seed)  # the initial weights; the batches have the seed themselves
-    model = LoopedTransformer(settings.config, case["num_loops"], case["variant"])
     try:
-        run = train(model, text, settings, case["learning_rate"], seed, report)
+        model, run = trained(settings, case, seed, report)
     except NonFiniteError as error:
         return {"diverged": True, "collapsed": True, "diverged_at_step": error.step}
+    text = text_of(settings)
     return {**symptoms(run, text), **outcome(model, text, settings.batch_size)}
+
+
+def text_of(settings: InstabilitySettings) -> Text:
+    """Return the text that the settings ask for."""
+    windows = settings.validation_windows
+    return load_text(settings.corpus, settings.vocab_size, settings.length, windows)
+
+
+def trained(
+    settings: InstabilitySettings, case: Case, seed: int, report: Report = no_report
+) -> tuple[LoopedTransformer, FitResult]:
+    """Return the model of a case after its training, and the curves of that training.
+
+    Raises
+    ------
+    NonFiniteError
+        If the loss or a gradient stops being finite.
+    """
+    text = text_of(settings)
+    torch.manual_seed(seed)  # the initial weights; the batches have the seed themselves
+    model = LoopedTransformer(settings.config, case["num_loops"], case["variant"])
+    return model, train(model, text, settings, case["learning_rate"], seed, report)
 
 
 def train(
@@ -267,16 +286,17 @@ def thin(values: Sequence[float], points: int = 60) -> list[float]:
 
 
 def outcome(model: LoopedTransformer, text: Text, batch_size: int) -> dict[str, Any]:
-    """Return the validation loss, and norms by loop on validation text."""
+    """Return the validation loss, and what the loops look like on validation text."""
     inputs, targets = text.validation
     loss = validation_loss(model, inputs, targets, batch_size)
-    states, gradients = norms_by_loop(model, inputs[:batch_size], targets[:batch_size])
+    device = next(model.parameters()).device
+    loops = by_loop(model, inputs[:batch_size].to(device), targets[:batch_size].to(device))
     return {
         "val_loss": loss,
         "val_bits_per_byte": bits_per_byte(loss, targets.numel(), text.validation_bytes),
-        "residual_norm": states[-1],
-        "residual_norm_by_loop": states,
-        "gradient_norm_by_loop": gradients,
+        "residual_norm": loops["residual_norm_by_loop"][-1],
+        "token_cosine": loops["token_cosine_by_loop"][-1],
+        **loops,
         "parameters": count_parameters(model),
     }
 
@@ -293,17 +313,24 @@ def validation_loss(
     return total / targets.numel()
 
 
-def norms_by_loop(
-    model: LoopedTransformer, inputs: Tensor, targets: Tensor
-) -> tuple[list[float], list[float]]:
-    """Return the residual norm and the gradient norm (over the blocks) of each loop."""
-    device = next(model.parameters()).device
-    with GradientProbe(model, at="input") as probe:
-        output = model(inputs.to(device), targets=targets.to(device), loop_states=True)
+def by_loop(model: LoopedTransformer, inputs: Tensor, targets: Tensor) -> dict[str, list[float]]:
+    """Return four numbers for each loop of a model on one batch (B, N).
+
+    The norm of the state; the norm of the loss's gradient at that state; the norm of the loop's own
+    contribution to the gradient of the shared weights; and how alike the tokens' states are.
+    """
+    with GradientProbe(model) as probe:
+        output = model(inputs, targets=targets, loop_states=True)
         output.loss.backward()
     model.zero_grad(set_to_none=True)
-    gradients = probe.norms().square().sum(dim=1).sqrt()  # (K,)
-    return residual_norms(output.loop_states).tolist(), gradients.tolist()
+    with torch.no_grad():
+        between, _ = alikeness(model, inputs)
+    return {
+        "residual_norm_by_loop": residual_norms(output.loop_states).tolist(),
+        "gradient_norm_by_loop": probe.norms()[:, -1].tolist(),
+        "weight_gradient_by_loop": loop_gradients(model, inputs, targets).norm(dim=1).tolist(),
+        "token_cosine_by_loop": between,
+    }
 
 
 def describe(settings: InstabilitySettings) -> dict[str, Any]:
