@@ -30,7 +30,7 @@ from unrolled.data.fetch import (
 
 CONTENT = b"the content of the file\n" * 5000
 WRONG = b"x" + CONTENT[1:]
-PATIENCE = 20  # seconds that a test waits for another process to get somewhere
+PATIENCE = 60  # seconds that a test waits for another process to get somewhere
 
 
 def sha256(content):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from unrolled.data.fetch import FetchError, fetch
+from unrolled.data.text import MOBY_DICK, WIKIPEDIA_LEADS
 
 FOLDER = Path(__file__).parents[2] / "data_scripts"
 
@@ -86,3 +87,18 @@ def test_the_shipped_file_is_what_the_source_gives():
     content = SCRIPT.lines(SCRIPT.records(archive))
     assert content == lzma.decompress(SCRIPT.SHIPPED.read_bytes())
     assert SCRIPT.SHIPPED.stat().st_size < 3_000_000
+
+
+@pytest.mark.parametrize("file", [MOBY_DICK, WIKIPEDIA_LEADS, SCRIPT.ARCHIVE], ids=lambda f: f.name)
+def test_the_readme_has_every_size_and_checksum(file):
+    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert file.sha256 in readme
+    assert f"{file.num_bytes:,} bytes" in readme
+    for source in file.sources:
+        assert source.sha256 in readme
+        assert source.kind == "http" or f"`{source.reference}`" in readme
+
+
+def test_the_readme_has_the_size_of_the_shipped_file():
+    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    assert f"{SCRIPT.SHIPPED.stat().st_size:,} compressed" in readme

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import unrolled.data
 from unrolled.data import (
     BpeTokenizer,
     ByteTokenizer,
@@ -109,11 +110,21 @@ def test_importing_the_package_needs_no_network_and_no_optional_library():
         "import socket, sys\n"
         "def refuse(*_): raise AssertionError('network')\n"
         "socket.socket.connect = refuse\n"
-        "import unrolled.data.text, unrolled.data.fetch\n"
+        "import unrolled.data.fetch\n"
+        "assert 'torch' not in sys.modules, 'fetching needs no torch'\n"
+        "import unrolled.data.text\n"
         "assert not {'pooch', 'tokenizers', 'requests'} & set(sys.modules), 'imported early'\n"
         "assert len(unrolled.data.text.state_of_the_union().documents) == 233\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_package_has_the_names_that_it_promises():
+    assert set(unrolled.data.__all__) <= set(dir(unrolled.data))
+    for name in unrolled.data.__all__:
+        assert getattr(unrolled.data, name) is getattr(unrolled.data.text, name)
+    with pytest.raises(AttributeError, match="no attribute 'corpus'"):
+        unrolled.data.corpus  # noqa: B018
 
 
 def test_a_wrong_split_is_named_with_those_that_there_are():

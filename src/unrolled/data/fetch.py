@@ -31,6 +31,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 REFERENCES = {
     "pip": re.compile(r"pip:(?P<name>\w[\w.-]*)==(?P<version>\w[\w.!+-]*)", re.ASCII),
@@ -38,8 +39,8 @@ REFERENCES = {
     "http": re.compile(r"https?://\S+"),
 }
 ADVICE = {
-    "pip": "pip comes with Python: `python -m ensurepip` installs it where it is missing",
-    "npm": "npm comes with Node.js",
+    "pip": "pip comes with Python: where it is missing, `python -m ensurepip` installs it",
+    "npm": "npm comes with Node.js: where it is missing, install that",
 }
 LINES_SHOWN = 15  # of what a client printed
 DAMAGE = (
@@ -312,7 +313,7 @@ def _downloader(source: Source, limits: _Limits) -> Callable:
     def from_client(reference: str, output_file: str, _pooch: object) -> None:
         with tempfile.TemporaryDirectory(dir=Path(output_file).parent) as folder:
             command = _pip_command if source.kind == "pip" else _npm_command
-            _run_client(command(source, Path(folder)), Path(folder), limits.client)
+            _run_client(source.kind, command(source, Path(folder)), Path(folder), limits.client)
             _only_file(Path(folder)).replace(output_file)
 
     return from_client
@@ -335,24 +336,22 @@ def _npm_command(source: Source, folder: Path) -> list[str]:
     return [npm, "pack", source.reference.removeprefix("npm:"), "--ignore-scripts"]
 
 
-def _run_client(command: list[str], folder: Path, timeout: float) -> None:
+def _run_client(client: str, command: list[str], folder: Path, timeout: float) -> None:
     with tempfile.TemporaryFile() as output:
-        try:
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                timeout=timeout,
-            )
-            end = f"ended with status {done.returncode}" if done.returncode else None
-        except subprocess.TimeoutExpired:
-            end = f"did not end within {timeout:g} seconds"
+        end = _how_it_failed(command, folder, output, timeout)
         if end:
             output.seek(0)
             printed = output.read().decode(errors="replace").splitlines()[-LINES_SHOWN:]
-            raise ClientError("\n".join([f"{Path(command[0]).name} {end} and printed:", *printed]))
+            raise ClientError("\n".join([f"{client} {end} and printed:", *printed]))
+
+
+def _how_it_failed(command: list[str], cwd: Path, output: BinaryIO, timeout: float) -> str | None:
+    streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+    try:
+        status = subprocess.run(command, cwd=cwd, timeout=timeout, **streams).returncode
+    except subprocess.TimeoutExpired:
+        return f"did not end within {timeout:g} seconds"
+    return f"ended with status {status}" if status else None
 
 
 def _only_file(folder: Path) -> Path:
@@ -448,8 +447,6 @@ def _failure_message(file: RemoteFile, target: Path, failures: dict[str, Excepti
         lines += [f"- {reference}: " + reason.replace("\n", "\n    ")]
     lines += ["What you can do:", "- check the network and run the same again;"]
     kinds = dict.fromkeys(source.kind for source in file.sources)
-    lines += [
-        f"- see that the client is there: {ADVICE[kind]};" for kind in kinds if kind in ADVICE
-    ]
+    lines += [f"- {ADVICE[kind]};" for kind in kinds if kind in ADVICE]
     lines += [f"- or copy the file to {target} yourself (SHA-256 {file.sha256})."]
     return "\n".join(lines)
