@@ -259,13 +259,6 @@ def _restarts(blocks: Blocks, e: Tensor, h: Tensor | None) -> Tensor:
     return x
 
 
-def _first_block_only(blocks: Blocks, e: Tensor, h: Tensor | None) -> Tensor:
-    x = e if h is None else h
-    for index, block in enumerate(blocks):
-        x = block(x, query=h if index == 0 else None)
-    return x
-
-
 def _no_query(blocks: Blocks, e: Tensor, h: Tensor | None) -> Tensor:
     x = e if h is None else h
     for block in blocks:
@@ -307,8 +300,11 @@ def looped_attention_only(answer: Callable[[Blocks, Tensor, Tensor | None], Tens
     """Check one loop of attention injection in every block, without the restart from e."""
     mistakes = [
         Mistake(_restarts, "did you restart from e? That is FLT; here the loop starts from h."),
-        Mistake(_no_query, "did you forget the query? As it stands, this is the original LT."),
-        Mistake(_first_block_only, "did you give h to the first block only? Every block asks it."),
+        Mistake(
+            _no_query,
+            "did you give h to no block, or to the first only? There the stream is h anyway: as it "
+            "stands, this is the original LT.",
+        ),
         Mistake(_adds, "did you add h to the embedding? Here the loop starts from h alone."),
         Mistake(_embedding_query, "did you ask with e? The query comes from the old state h."),
     ]

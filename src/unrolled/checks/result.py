@@ -88,14 +88,17 @@ def call(function: Any, *arguments: Any) -> Any:
 
 
 def as_tensor(value: Any) -> torch.Tensor:
-    """Numbers, nested lists of numbers or tensors, arrays -> a detached float64 tensor."""
-    if isinstance(value, (list, tuple)):
-        return torch.stack([as_tensor(item) for item in value]) if value else torch.empty(0)
+    """Turn numbers, lists of numbers or tensors, or arrays into a detached float64 tensor."""
     try:
-        return torch.as_tensor(value).detach().to(torch.float64)
+        if isinstance(value, (list, tuple)):
+            return torch.stack([as_tensor(item) for item in value])
+        tensor = torch.as_tensor(value).detach()
     except (TypeError, ValueError, RuntimeError) as error:
         kind = type(value).__name__
-        raise WrongAnswerError(f"a number or a tensor is asked for, not {kind}.") from error
+        raise WrongAnswerError(f"a number or a tensor is asked for, not this {kind}.") from error
+    if tensor.is_complex():
+        raise WrongAnswerError("a real number or tensor is asked for, not a complex one.")
+    return tensor.to(torch.float64)
 
 
 def agrees(value: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:

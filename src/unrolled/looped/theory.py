@@ -45,8 +45,8 @@ def linear_states(matrix: Tensor, e: Tensor, num_loops: int, *, normed: bool = F
 
     .. math:: h^{(k)} = M h^{(k-1)}, \qquad h^{(0)} = e
 
-    With ``normed`` each state is scaled to length :math:`\sqrt d` (:eq:`eq-looped-norm`), and the loop is the power
-    iteration. Source: :eq:`eq-looped-growth`, :eq:`eq-looped-power`.
+    With ``normed`` each state is scaled to length :math:`\sqrt d` (:eq:`eq-looped-norm`), and the
+    loop is the power iteration. Source: :eq:`eq-looped-growth`, :eq:`eq-looped-power`.
 
     Parameters
     ----------
