@@ -1,0 +1,141 @@
+"""Every committed copy runs as on Colab: from an empty folder, with the package from its wheel.
+
+Nothing is downloaded. A fresh environment sees the installed libraries, but not this checkout;
+`pip` in it only writes down what it is asked to install.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from importlib.metadata import version
+from pathlib import Path
+
+import nbformat
+import pytest
+from execute import ENVIRONMENT, prepare
+from parameters import code_cells, injected_source
+from project import project_urls
+from toc import docname_of, notebook_sources
+
+ROOT = Path(__file__).parents[2]
+SOURCES = notebook_sources(ROOT)
+pytestmark = [pytest.mark.notebooks, pytest.mark.slow]
+
+FAKE_COLAB = """\
+import sys, types
+sys.modules["google.colab"] = types.ModuleType("google.colab")
+"""
+FAKE_PIP = """\
+import json, pathlib, sys
+with pathlib.Path(sys.prefix, "pip.jsonl").open("a") as log:
+    log.write(json.dumps(sys.argv[1:]) + "\\n")
+"""
+RUN = """\
+import sys
+import nbclient, nbformat
+notebook = nbformat.read(sys.argv[1], 4)
+nbclient.NotebookClient(
+    notebook, timeout=600, startup_timeout=180, kernel_name="python3"
+).execute()
+nbformat.write(notebook, sys.argv[2])
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel with what is installed here."""
+    pytest.importorskip("hatchling", reason="hatchling builds the wheel; it is not installed")
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    return next(folder.glob("unrolled-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def colab(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make an environment like Colab's, and return its folder."""
+    folder = tmp_path_factory.mktemp("colab")
+    venv.create(folder, with_pip=False)
+    site = next(folder.glob("lib/python*/site-packages"))
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
+    subprocess.run([*install, "--target", str(site), str(wheel)], check=True)
+    # A folder named in a .pth file is searched, but .pth files in it (such as that of the
+    # editable install of this checkout) are not read.
+    paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (site / "libraries.pth").write_text("\n".join(sorted(paths)) + "\n")
+    (site / "sitecustomize.py").write_text(FAKE_COLAB)
+    (site / "pip").mkdir()
+    (site / "pip/__init__.py").touch()
+    (site / "pip/__main__.py").write_text(FAKE_PIP)
+    write_kernel(folder)
+    return folder
+
+
+def write_kernel(folder: Path) -> None:
+    """Give the environment a kernel that is itself."""
+    kernel = folder / "share/jupyter/kernels/python3/kernel.json"
+    kernel.parent.mkdir(parents=True)
+    command = [str(folder / "bin/python"), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernel.write_text(json.dumps({"argv": command, "display_name": "p", "language": "python"}))
+
+
+def with_preset_smoke(path: Path) -> nbformat.NotebookNode:
+    """Return a copy with the smallest preset, which tells at its end where the package is."""
+    notebook = nbformat.read(path, 4)
+    position = notebook.cells.index(code_cells(notebook, "parameters")[0])
+    preset = nbformat.v4.new_code_cell(injected_source({"PRESET": "smoke"}))
+    notebook.cells.insert(position + 1, preset)
+    where = "import unrolled\nprint(unrolled.__file__)"
+    notebook.cells.append(nbformat.v4.new_code_cell(where))
+    return notebook
+
+
+def run_like_colab(notebook: nbformat.NotebookNode, colab: Path, folder: Path):
+    """Execute a notebook in the environment, in an empty folder."""
+    empty, given, done = folder / "content", folder / "given.ipynb", folder / "done.ipynb"
+    empty.mkdir()
+    nbformat.write(notebook, given)
+    own = {"HOME": str(folder), "JUPYTER_PATH": str(colab / "share/jupyter"), "PYTHONPATH": ""}
+    process = subprocess.run(
+        [str(colab / "bin/python"), "-c", RUN, str(given), str(done)],
+        cwd=empty,
+        env=os.environ | ENVIRONMENT | own,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert process.returncode == 0, process.stderr[-3000:]
+    return nbformat.read(done, 4)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=[docname_of(source, ROOT) for source in SOURCES])
+def test_copy_runs_from_an_empty_folder(source: Path, colab: Path, tmp_path: Path):
+    (colab / "pip.jsonl").unlink(missing_ok=True)
+    done = run_like_colab(with_preset_smoke(source.with_suffix(".ipynb")), colab, tmp_path)
+    cells = code_cells(done)
+    assert all(cell.execution_count for cell in cells)
+    assert Path(cells[-1].outputs[0].text.strip()).is_relative_to(colab)
+    assert "unrolled " in "".join(out.get("text", "") for out in cells[0].outputs)
+    check_installs((colab / "pip.jsonl").read_text())
+
+
+def check_installs(log: str) -> None:
+    """Check that the package came alone, and that torch and numpy stayed as they are."""
+    package, others = (json.loads(line) for line in log.splitlines())
+    assert package[0] == others[0] == "install"
+    assert "--no-deps" in package
+    assert package[-1] == f"unrolled @ git+{project_urls(ROOT)['repository']}"
+    assert f"torch=={version('torch')}" in others
+    assert f"numpy=={version('numpy')}" in others
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=[docname_of(source, ROOT) for source in SOURCES])
+def test_copy_has_the_code_that_the_book_runs(source: Path):
+    ours = [cell.source for cell in code_cells(prepare(source, {}))]
+    copy = nbformat.read(source.with_suffix(".ipynb"), 4)
+    assert [cell.source for cell in code_cells(copy)][1:] == ours
