@@ -32,10 +32,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from unrolled.transformer import (
+    CacheSlot,
     KeyValueCache,
     Transformer,
     TransformerConfig,
-    CacheSlot,
     require_choice,
     require_count,
     token_loss,
