@@ -20,15 +20,29 @@ from unrolled.checks.looped_equations import (
     looped_position_zero,
     looped_stable_rate,
 )
+from unrolled.checks.looped_instability import (
+    looped_breaking_rate,
+    looped_collapse,
+    looped_identity_path,
+    looped_norm_gradient,
+    looped_oscillation,
+    looped_unigram,
+)
 from unrolled.checks.result import CheckResult
 
 __all__ = [
     "CheckResult",
     "looped_attention_only",
     "looped_bptt",
+    "looped_breaking_rate",
+    "looped_collapse",
     "looped_first_gradient",
     "looped_flops_factor",
     "looped_gain",
+    "looped_identity_path",
+    "looped_norm_gradient",
+    "looped_oscillation",
     "looped_position_zero",
     "looped_stable_rate",
+    "looped_unigram",
 ]
