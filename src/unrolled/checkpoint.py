@@ -355,10 +355,10 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 
 def describe_model(model: nn.Module) -> dict[str, Any]:
-    """Return the settings and tensor shapes that tell one model from another.
+    """Return the settings, modules and tensor shapes that tell one model from another.
 
-    Two variants can share all shapes, so plain attributes (``num_loops``, ``injection``) and a
-    dataclass ``config`` count too.
+    Two variants can share all shapes, so plain attributes (``num_loops``, ``injection``), a
+    dataclass ``config`` and what modules print of themselves count too.
 
     Examples
     --------
@@ -374,7 +374,17 @@ def describe_model(model: nn.Module) -> dict[str, Any]:
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         plain["config"] = describe_value(dataclasses.asdict(config))
     tensors = {name: _describe_tensor(name, item) for name, item in model.state_dict().items()}
-    return {"class": type(model).__name__, "settings": plain, "tensors": tensors}
+    modules = {
+        name: f"{type(module).__name__}({module.extra_repr()})"
+        for name, module in model.named_modules()
+        if name
+    }
+    return {
+        "class": type(model).__name__,
+        "settings": plain,
+        "modules": modules,
+        "tensors": tensors,
+    }
 
 
 def describe_value(value: Any) -> Any:

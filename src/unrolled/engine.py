@@ -293,21 +293,26 @@ class Run:
 
     def _clip(self, step: int, metrics: dict[str, Any]) -> float:
         """Run the gradient hook, clip, and return the norm before clipping."""
-        scaler, limit = self.accelerator.scaler, self.training.clip_norm or math.inf
-        if scaler is not None:
-            self.accelerator.unscale_gradients()
+        self.accelerator.unscale_gradients()
         if self.on_gradients is not None:
             metrics |= _plain_values(self.on_gradients(step, self.model), "on_gradients")
-        if scaler is not None:
-            # Accelerate's clip_grad_norm_ would unscale a second time, which torch refuses.
-            norm = float(nn.utils.clip_grad_norm_(self.parameters, limit))
-        else:
-            norm = float(self.accelerator.clip_grad_norm_(self.parameters, limit))
+        limit = math.inf if self.training.clip_norm is None else self.training.clip_norm
+        if self.accelerator.distributed_type in SHARDED:
+            return float(self.accelerator.clip_grad_norm_(self.parameters, limit))
+        # In two steps, because clipping by a norm that is NaN would spoil every gradient, and the
+        # first bad one could not be named. Accelerate's function would also unscale once more.
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        norm = nn.utils.get_total_norm(gradients)
+        self._check_finite(step, float(norm))
+        nn.utils.clip_grads_with_norm_(self.parameters, limit, norm)
+        return float(norm)
+
+    def _check_finite(self, step: int, norm: float) -> None:
         # An overflow under a loss scale is no error: the scale falls and the step is skipped.
+        scaler = self.accelerator.scaler
         if not math.isfinite(norm) and (scaler is None or scaler.get_scale() < 1):
             name, value = self._blame(norm)
             raise NonFiniteError(step, name, value, self.result())
-        return norm
 
     def _blame(self, norm: float) -> tuple[str, str]:
         """Name the first gradient that is not finite."""
@@ -449,6 +454,8 @@ def _accelerator(training: "TrainingConfig") -> Accelerator:
     accelerator = Accelerator(mixed_precision=precision, gradient_accumulation_plugin=plugin)
     if precision == "fp16" and accelerator.scaler is None:
         raise ValueError(f"mixed_precision='fp16' needs a GPU, this is {accelerator.device}")
+    if precision == "fp16" and accelerator.distributed_type in SHARDED:
+        raise ValueError("mixed_precision='fp16' is not supported for sharded models: use 'bf16'")
     return accelerator
 
 

@@ -42,7 +42,11 @@ class Objective(nn.Module):
             raise TypeError(
                 f"loss_fn must return a scalar tensor with a gradient, or it and a dict; got {what}"
             )
-        return loss, metrics
+        return loss, {key: _detached(value) for key, value in metrics.items()}
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 @dataclass(frozen=True)
