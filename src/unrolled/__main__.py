@@ -272,7 +272,13 @@ def compare(preset: Preset = "laptop") -> None:
     for name in EXPERIMENTS:
         claims = load_experiment(name).claims
         if claims:
-            _print_table(name, comparison_table(name, claims, preset=preset))
+            _print_comparison(name, comparison_table(name, claims, preset=preset))
+
+
+def _print_comparison(name: str, table: Sequence[dict[str, Any]]) -> None:
+    scales = ", ".join(dict.fromkeys(row["scale"] for row in table))
+    columns = ("claim", "paper_value", "ours", "verdict", "evidence")
+    _print_table(f"{name} ({scales})", [{key: row[key] for key in columns} for row in table])
 
 
 @app.command()
@@ -302,22 +308,24 @@ def bench(
 # --- tables -----------------------------------------------------------------------------------
 
 
-def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
+def _print_table(title: str, rows: Sequence[dict[str, Any]], *, header: bool = True) -> None:
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", show_lines=len(rows) > 0)
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+    table = Table(title=title, title_justify="left", box=SIMPLE, show_header=header)
+    filled = [key for row in rows for key, value in row.items() if value not in ("", None)]
+    columns = list(dict.fromkeys(filled))
     for column in columns:
         table.add_column(column.replace("_", " "), overflow="fold")
     for row in rows:
         table.add_row(*(as_text(row.get(column, "")) for column in columns))
-    Console().print(table, markup=False)
+    Console(width=None if sys.stdout.isatty() else 120, markup=False).print(table)
 
 
 def _print_facts(title: str, facts: dict[str, Any]) -> None:
-    rows = [{"name": key, "value": value} for key, value in facts.items()]
-    _print_table(title, rows)
+    rows = [{"name": key, "value": as_text(value)} for key, value in facts.items()]
+    _print_table(title, rows, header=False)
 
 
 def as_text(value: Any) -> str:
@@ -325,26 +333,22 @@ def as_text(value: Any) -> str:
 
     Examples
     --------
-    >>> as_text(127_101_312), as_text(0.123456), as_text([6, 9])
-    ('127,101,312 (127.1 M)', '0.1235', '6, 9')
+    >>> as_text(127_101_312), as_text(1.5e18), as_text(0.123456), as_text([6, 9])
+    ('127,101,312 (127.1 M)', '1.50e+18', '0.1235', '6, 9')
     """
-    if isinstance(value, bool) or value is None:
-        return str(value)
     if isinstance(value, (list, tuple)):
         return ", ".join(as_text(item) for item in value)
-    if isinstance(value, dict):
-        return "\n".join(f"{key}: {as_text(item)}" for key, item in value.items())
-    if isinstance(value, int):
-        return f"{value:,}{_size_in_words(value)}"
-    if isinstance(value, float):
-        return f"{value:.4g}{_size_in_words(value)}"
-    return str(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    if abs(value) >= 1e15:
+        return f"{value:.2e}"
+    return f"{value:,}{_in_words(value)}" if isinstance(value, int) else f"{value:,.4g}"
 
 
-def _size_in_words(value: float) -> str:
-    for exponent, name in ((18, "E"), (15, "P"), (12, "T"), (9, "G"), (6, "M")):
-        if abs(value) >= 10**exponent:
-            return f" ({value / 10**exponent:.1f} {name})"
+def _in_words(value: int) -> str:
+    for size, name in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if abs(value) >= size:
+            return f" ({value / size:.1f} {name})"
     return ""
 
 
