@@ -52,6 +52,7 @@ __all__ = [
 ]
 
 INJECTIONS = ("original", "input", "attention", "fla", "flt", "original_no_norm")
+"""The six ways in which the state of the loop before enters the next one."""
 
 LABELS = {
     "original": "LT",
@@ -61,8 +62,10 @@ LABELS = {
     "flt": "FLT",
     "original_no_norm": "LT, no norm",
 }
+"""Short names of the injections, for figures and tables."""
 
 LOSS_LOOPS = ("last", "mean", "last_third")
+"""The loops on which the loss can be taken."""
 
 SMALL = TransformerConfig(vocab_size=151_680, num_layers=6, hidden_size=384, num_heads=3)
 """The paper's small size: 127.1 M parameters, 10.6 M of them in the looped blocks."""
