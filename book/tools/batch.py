@@ -138,6 +138,7 @@ class Batch:
         state.cells = report.get("cells", state.cells)
         state.cell = report.get("cell", state.cell)
         state.error = report.get("error", state.error)
+        state.cpu_seconds = report.get("cpu_seconds", state.cpu_seconds)
 
     def stop(self) -> None:
         """Kill the workers with their kernels."""

@@ -23,6 +23,7 @@ class State:
     cells: int = 0
     started: float = 0.0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     error: str = ""
 
 
@@ -38,7 +39,7 @@ class Board:
         """Say how a job ended."""
         words = {
             "fresh": "unchanged",
-            "done": f"ran in {state.seconds:.0f} s",
+            "done": f"ran in {state.seconds:.0f} s ({state.cpu_seconds:.0f} s of one core)",
             "failed": f"FAILED after {state.seconds:.0f} s",
         }
         with self.lock:
@@ -94,9 +95,9 @@ def progress_line(states: list[State]) -> str:
 def summary(states: list[State]) -> str:
     """Return the slowest notebooks, with a warning for those beyond the budget."""
     ran = sorted((s for s in states if s.status == "done"), key=lambda s: -s.seconds)
-    lines = [f"  {s.seconds:5.0f} s  {s.job.docname}" for s in ran[:5]]
+    lines = [f"{s.seconds:6.0f} s {s.cpu_seconds:6.0f} s  {s.job.docname}" for s in ran[:5]]
     if lines:
-        lines.insert(0, "Slowest:")
+        lines.insert(0, "Slowest (by the clock, on one core):")
     for state in ran:
         if state.seconds > SLOW_SECONDS:
             lines.append(

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import re
+import resource
 import sys
 import tempfile
 import threading
@@ -266,7 +267,14 @@ def main(job_file: str) -> int:
     except NotebookError as error:
         channel.write(json.dumps({"error": str(error)}) + "\n")
         return 1
+    channel.write(json.dumps({"cpu_seconds": cpu_seconds()}) + "\n")
     return 0
+
+
+def cpu_seconds() -> float:
+    """Return the processor time of this process and of its kernel, which has ended."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 if __name__ == "__main__":

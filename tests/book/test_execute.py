@@ -235,13 +235,13 @@ def test_jobs_are_checked_before_any_kernel_starts(project: Path):
 
 def ended(name: str, seconds: float, status: str = "done") -> State:
     job = Job(Path(f"/r/notebooks/{name}.py"), {}, Path("/r/out"), Path("/r"))
-    return State(job, status, cell=2, cells=5, seconds=seconds)
+    return State(job, status, cell=2, cells=5, seconds=seconds, cpu_seconds=40)
 
 
 def test_summary_names_the_slowest_and_warns_beyond_the_budget():
     text = summary([ended("p/a", 3), ended("p/b", 91), ended("p/c", 0, "fresh")])
     lines = text.split("\n")
-    assert lines[1].split() == ["91", "s", "notebooks/p/b"]
+    assert lines[1].split() == ["91", "s", "40", "s", "notebooks/p/b"]
     assert "p/c" not in text
     assert lines[-1] == "warning: notebooks/p/b took 91 s; the budget is 90 s"
 
@@ -298,6 +298,7 @@ def test_run(project: Path):
     assert "never ran" in states["early"].error
     assert states["bad"].job.output.with_suffix(".failed.ipynb").is_file()
     assert not states["bad"].job.output.exists()
+    assert states["good"].cpu_seconds > 0
     check_good(project, nbformat.read(states["good"].job.output, 4))
 
 
@@ -328,7 +329,7 @@ def test_second_run_does_nothing_and_a_forced_one_gives_the_same_file(project: P
 
 
 RUN = "import sys; sys.path.insert(0, sys.argv[1]); import notebooks, pathlib; " + (
-    "sys.exit(notebooks.main(['run', '--jobs', '1'], pathlib.Path(sys.argv[2])))"
+    "sys.exit(notebooks.main(['run'], pathlib.Path(sys.argv[2])))"
 )
 
 
@@ -376,18 +377,22 @@ def gone(pid: int) -> bool:
         return True
 
 
-@pytest.mark.notebooks
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_run_leaves_nothing_running_and_goes_on_later(slow_project: Path, sign):
-    process = start(slow_project)
-    kernel, child = wait_for(lambda: pids(slow_project))
+def stopped(root: Path, sign: signal.Signals) -> subprocess.Popen:
+    """Start a run, send a signal while the second notebook runs, and check that it is gone."""
+    process = start(root)
+    kernel, child = wait_for(lambda: pids(root))
+    wait_for((root / batch.RUNS / "live/notebooks/part/n.key").is_file)
     process.send_signal(sign)
-    out, _ = process.communicate(timeout=30)
+    process.wait(timeout=30)
+    wait_for(lambda: gone(kernel) and gone(child), seconds=20)
+    return process
+
+
+@pytest.mark.notebooks
+def test_interrupted_run_goes_on_later(slow_project: Path):
+    process = stopped(slow_project, signal.SIGINT)
     assert process.returncode == batch.INTERRUPTED
-    assert "notebooks/part/n: ran in" in out
-    assert "Interrupted" in out
-    assert gone(kernel)
-    assert gone(child)
+    assert "Finished notebooks are kept" in process.stdout.read()
     (slow_project / "go").touch()
     out, _ = start(slow_project).communicate(timeout=100)
     assert "notebooks/part/n: unchanged" in out
@@ -397,9 +402,6 @@ def test_interrupted_run_leaves_nothing_running_and_goes_on_later(slow_project: 
 
 
 @pytest.mark.notebooks
-def test_killed_run_leaves_no_kernel(slow_project: Path):
-    process = start(slow_project)
-    kernel, child = wait_for(lambda: pids(slow_project))
-    process.kill()
-    process.communicate()
-    wait_for(lambda: gone(kernel) and gone(child), seconds=20)
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGKILL])
+def test_ended_run_leaves_no_kernel(slow_project: Path, sign: signal.Signals):
+    stopped(slow_project, sign)
