@@ -221,6 +221,11 @@ class RotaryPositions(nn.Module):
     >>> x = torch.randn(1, 8, 2, 4)                      # (B, N, H, D)
     >>> torch.equal(rotary(x)[:, 0], x[:, 0])            # position 0 is not turned
     True
+
+    Notes
+    -----
+    J. Su et al. (2021), "RoFormer". The public implementation of Fu et al. (2026) turns the other
+    way, which is the same model with the two halves of each head's queries and keys swapped.
     """
 
     def __init__(self, head_size: int, max_length: int, base: float = 10_000.0) -> None:

@@ -292,6 +292,7 @@ def test_compiles_to_one_graph(injection, checkpoint_loops, tokens, targets):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on a CPU needs g++")
 def test_inductor_agrees(tokens, targets):
     model = make("flt", num_loops=2, config=small(num_layers=1))
