@@ -40,6 +40,7 @@
 
 # %% tags=["setup", "hide-input"]
 from dataclasses import replace
+from itertools import combinations
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -77,9 +78,8 @@ NUM_LOOPS = 12
 # %%
 sizes = {"smoke": (2, 32, 2, 2, 32), "live": (2, 64, 2, 4, 64)}
 LAYERS, WIDTH, HEADS, BATCH, LENGTH = sizes.get(PRESET, (6, 384, 3, 8, 256))
-config = TransformerConfig(
-    num_layers=LAYERS, hidden_size=WIDTH, num_heads=HEADS, max_length=LENGTH, zero_output=False
-)
+shape = {"num_layers": LAYERS, "hidden_size": WIDTH, "num_heads": HEADS}
+config = TransformerConfig(**shape, max_length=LENGTH, zero_output=False)
 text = state_of_the_union().text("validation")[: 2 * BATCH * LENGTH]
 tokens = ByteTokenizer().encode(text)[: BATCH * (LENGTH + 1)].view(BATCH, LENGTH + 1)
 inputs, targets = tokens[:, :-1], tokens[:, 1:]  # (B, N) each
@@ -99,12 +99,14 @@ models = {name: make(name) for name in INJECTIONS}
 def trace(model):
     out = model(inputs, loop_states=True, targets=targets)
     gradients = torch.autograd.grad(out.loss, out.loop_states)
-    relative = [(g / gradients[-1].norm()).norm().item() for g in gradients]
-    return {"norm": diagnostics.residual_norms(out.loop_states).tolist(), "gradient": relative}
+    norms = diagnostics.residual_norms(out.loop_states).tolist()
+    relative = [(g.norm() / gradients[-1].norm()).item() for g in gradients]
+    return {"norm": norms, "gradient": relative}
 
 
 # Draw columns of the rows side by side, one line per variant.
-def show(rows, *columns, xlabel="loop $k$", size=(9.5, 3.5), **options):
+def show(rows, *columns, xlabel="loop $k$", **options):
+    size = (2 + 3.8 * len(columns), 3.4)
     _, axes = plt.subplots(1, len(columns), figsize=size, squeeze=False)
     for ax, (column, ylabel, *log) in zip(axes[0], columns, strict=True):
         options |= {"xlabel": xlabel, "ylabel": ylabel, "legend": ax is axes[0, -1]}
@@ -115,7 +117,7 @@ def show(rows, *columns, xlabel="loop $k$", size=(9.5, 3.5), **options):
 
 # %% mystnb={"figure": {"name": "fig-looped-claim", "caption": "Same weights, same text, six ways to loop, untrained. Left: mean norm of a token's state at the end of each loop. Right: norm of the gradient of the loss at the end of each loop, relative to the last. Without a norm between the loops LT's state grows from loop to loop. LT, LT_i and FLA send a good part of the gradient through all loops. In FLT little of it goes further back than a few loops; LT_ia lies under it."}, "image": {"alt": "Two line plots by loop, for six variants: norm of the state, and norm of the gradient"}}
 rows = [{"variant": name, **trace(model)} for name, model in models.items()]
-show(rows, ("norm", "norm of the state"), ("gradient", "gradient / last gradient", "log"))
+show(rows, ("norm", "norm of the state"), ("gradient", "gradient / the last", "log"))
 
 # %% [markdown]
 # ## One block, many times
@@ -158,7 +160,7 @@ def norm(x):
     return x * x.square().mean(dim=-1, keepdim=True).rsqrt()
 
 
-# Run `loop(blocks, e, h)` again and again; return the stream at the end of every loop.
+# Run `loop(blocks, e, h)` again and again; return the stream at the end of each.
 def unroll(model, loop, num_loops=NUM_LOOPS):
     e, h, states = model.embed(inputs), None, []
     for _ in range(num_loops):
@@ -203,8 +205,8 @@ pd.DataFrame(table, index=LABELS.values()).round(6)
 
 # %% [markdown]
 # It does not. With a zero output projection a block adds nothing, so every loop returns $e$
-# whatever the wiring: all loops of all variants agree, and the loss is that of the uniform guess,
-# $\log V$ for a vocabulary of $V$ tokens. Training starts from the same point for everybody, and
+# whatever the wiring: all loops of all variants agree. The loss is close to that of the uniform
+# guess, $\log V$ for a vocabulary of $V$ tokens, since the head starts small. Training starts from the same point for everybody, and
 # whatever goes wrong later is the *gradient's* doing. We come back to this start, because there
 # the gradient can be computed exactly.
 #
@@ -247,7 +249,8 @@ pd.DataFrame(table, index=LABELS.values()).round(6)
 def my_block(block, x, query=None):
     z, attention = norm(x), block.attention
     heads = lambda y: y.unflatten(-1, (HEADS, -1))  # noqa: E731  (B, N, H, D)
-    q = norm(attention.rotary(heads(attention.query(z if query is None else norm(query)))))
+    asking = z if query is None else norm(query)
+    q = norm(attention.rotary(heads(attention.query(asking))))
     k, v = norm(attention.rotary(heads(attention.key(z)))), heads(attention.value(z))
     scores = torch.einsum("bnhd,bmhd->bhnm", q, k) / q.shape[-1] ** 0.5
     future = torch.ones_like(scores, dtype=torch.bool).triu(1)
@@ -351,10 +354,11 @@ same_states("fla", fully_looped)
 # gets through. So let $h$ be the query of every block, and nothing but the query:
 #
 # $$
-# x_0 = e, \qquad
-# x \leftarrow x + \mathrm{Attn}\bigl(q = h,\; k = v = \mathrm{norm}(x)\bigr), \quad
-# x \leftarrow x + \mathrm{MLP}\bigl(\mathrm{norm}(x)\bigr)
-# \qquad \text{in every block.}
+# \begin{aligned}
+# x_0 &= e, \qquad \text{and in every block} \\
+# x &\leftarrow x + \mathrm{Attn}\bigl(q = h,\; k = v = \mathrm{norm}(x)\bigr), \qquad
+# x \leftarrow x + \mathrm{MLP}\bigl(\mathrm{norm}(x)\bigr).
+# \end{aligned}
 # $$ (eq-looped-flt)
 #
 # That is **FLT**: FLA with *attention injection* (AI). Look at what is missing. Nothing in
@@ -391,11 +395,10 @@ same_states("flt", fully_looped_transformer)
 
 # %%
 single = replace(config, num_layers=1)
-logits = {LABELS[name]: make(name, config=single)(inputs).logits for name in INJECTIONS[:5]}
-equal = {
-    a: {b: torch.allclose(x, y, atol=1e-4) for b, y in logits.items()} for a, x in logits.items()
-}
-pd.DataFrame(equal).rename_axis("equal?")
+logits = {name: make(name, config=single)(inputs).logits for name in INJECTIONS[:5]}
+for a, b in combinations(logits, 2):
+    if torch.allclose(logits[a], logits[b], atol=1e-4):
+        print(f"{LABELS[a]} and {LABELS[b]} are the same")
 
 # %% [markdown]
 # Three. With one block "before every block" is "once at the start", so FLA is LT_i; and "the
@@ -466,9 +469,10 @@ assert_close(covariance, theory.query_jacobian(q, k, v))
 rows = []
 for name in ("original", "flt"):
     change = models[name](inputs).logits - models[name](inputs, num_loops=1).logits
-    rows.append({"variant": name, "change": change.abs().amax(dim=(0, 2))[:24].tolist()})
+    largest = change.abs().amax(dim=(0, 2))  # (N,)
+    rows.append({"variant": name, "change": largest[:24].tolist()})
 assert rows[1]["change"][0] == 0
-show(rows, ("change", "largest change of a logit"), xlabel="position", x=range(24), size=(6.4, 3.2))
+show(rows, ("change", "largest change of a logit"), xlabel="position", x=range(24))
 
 # %% [markdown]
 # Zero at position 0, and not merely small; from position 1 on there is something to choose from. A
@@ -500,10 +504,12 @@ show(rows, ("change", "largest change of a logit"), xlabel="position", x=range(2
 # with a fresh one in each block, the expected squared norm is
 #
 # $$
-# \mathbb{E}\lVert (I + A)^n e \rVert^2 \to \sum_{j=0}^{n} \binom{n}{j}^{2} s^{2j},
-# \qquad
-# \mathbb{E}\lVert (I + A_n) \cdots (I + A_1)\, e \rVert^2 = (1 + s^2)^n
-# = \sum_{j=0}^{n} \binom{n}{j}\, s^{2j}.
+# \begin{aligned}
+# \text{shared:} \quad & \mathbb{E}\lVert (I + A)^n e \rVert^2
+# \to \sum_{j=0}^{n} \binom{n}{j}^{2} s^{2j}, \\
+# \text{fresh:} \quad & \mathbb{E}\lVert (I + A_n) \cdots (I + A_1)\, e \rVert^2
+# = \sum_{j=0}^{n} \binom{n}{j}\, s^{2j} = (1 + s^2)^n .
+# \end{aligned}
 # $$ (eq-looped-paths)
 # :::
 #
@@ -527,21 +533,24 @@ show(rows, ("change", "largest change of a logit"), xlabel="position", x=range(2
 
 
 # %%
-A = 0.1 * torch.randn(256, 256) / 256**0.5
-states = theory.linear_states(torch.eye(256) + A, torch.eye(256)[0], 72)
-assert_close(states[9], torch.linalg.matrix_power(torch.eye(256) + A, 10)[:, 0])
-print(f"spectral radius of I + A: {torch.linalg.eigvals(torch.eye(256) + A).abs().max():.3f}")
-print(f"norm after 72 blocks: {states[-1].norm():.0f} shared, {(1 + 0.1**2) ** 36:.2f} fresh")
+M = torch.eye(256) + 0.1 * torch.randn(256, 256) / 256**0.5
+states = theory.linear_states(M, torch.eye(256)[0], 72)
+assert_close(states[9], torch.linalg.matrix_power(M, 10)[:, 0])
+print(f"spectral radius {torch.linalg.eigvals(M).abs().max():.3f}")
+print(f"norm after 72 blocks: shared {states[-1].norm():.0f}, fresh {1.01**36:.2f}")
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-looped-growth", "caption": "Norm of the state in the linear model, s = 0.1: the mean of three random draws (thin lines: the draws), and the sums over paths."}, "image": {"alt": "Log plot: shared weights grow along a steep line, fresh weights stay nearly flat", "width": "85%"}}
-rows = []
-for name, shared in (("shared", True), ("fresh", False)):
-    walks = [theory.linear_walk(0.1, 72, shared=shared) for _ in range(3)]
-    rows += [{"weights": name, "norm": norms} for norms in walks]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-looped-growth", "caption": "Norm of the state in the linear model, s = 0.1. Thin lines: three random draws each. Dashed: the sums over paths. Dotted: the rate that the spectral radius promises for many blocks."}, "image": {"alt": "Log plot: shared weights grow along a steep line, fresh weights stay nearly flat", "width": "75%"}}
+_, ax = plt.subplots(figsize=(6.4, 3.4))
+for label, name in (("shared", "original"), ("fresh", "flt")):
+    shared, color = label == "shared", figures.colour_of(name)
+    for _ in range(3):
+        ax.semilogy(theory.linear_walk(0.1, 72, shared=shared), color=color, lw=0.7)
     sums = [theory.path_sum(0.1, n, shared=shared) for n in range(73)]
-    rows.append({"weights": f"{name}, sum over paths", "norm": sums})
-look = {"by": "weights", "x": range(73), "xlabel": "blocks $n$", "size": (7.5, 3.4)}
-show(rows, ("norm", "norm of the state", "log"), **look)
+    ax.semilogy(sums, "--", color=color, lw=2.4, label=f"{label} weights")
+ax.semilogy([1.1**n for n in range(73)], ":", color="grey", label="$(1 + s)^n$")
+ax.set(xlabel="blocks $n$", ylabel="norm of the state")
+ax.legend()
+plt.show()
 
 # %% [markdown]
 # So depth is not the trouble; *repeated* depth is. The same gentle push in the same direction,
@@ -558,9 +567,12 @@ show(rows, ("norm", "norm of the state", "log"), **look)
 # $\lVert \mathrm{block}_l(x)_n - x_n \rVert \le c_l$ for all streams $x$ and tokens $n$. So
 #
 # $$
-# \lVert x^{(k)}_n \rVert \le \sqrt d + k \sum_{l} c_l \ \text{ (no norm between the loops)},
-# \qquad
-# \lVert x^{(k)}_n \rVert \le \sqrt d + \sum_{l} c_l \ \text{ (with it)}.
+# \begin{aligned}
+# \lVert x^{(k)}_n \rVert &\le \sqrt d + k \textstyle\sum_{l} c_l
+# && \text{without a norm between the loops}, \\
+# \lVert x^{(k)}_n \rVert &\le \sqrt d + \textstyle\sum_{l} c_l
+# && \text{with it}.
+# \end{aligned}
 # $$ (eq-looped-bound)
 #
 # :::
@@ -580,7 +592,8 @@ show(rows, ("norm", "norm of the state", "log"), **look)
 # %%
 update = sum(theory.block_bound(block) for block in models["flt"].blocks)
 for name, model in models.items():
-    longest = max(x.norm(dim=-1).max() for x in model(inputs, loop_states=True).loop_states)
+    states = model(inputs, loop_states=True).loop_states
+    longest = max(x.norm(dim=-1).max() for x in states)
     limit = WIDTH**0.5 + (NUM_LOOPS if name == "original_no_norm" else 1) * update
     assert longest <= limit
     print(f"{LABELS[name]:12s} longest state {longest:6.0f}, bound {limit:8.0f}")
@@ -661,13 +674,17 @@ show(rows, ("between", "cosine between tokens"), ("own", "cosine with the embedd
 
 
 # %%
+# Cross-entropy of the prediction that the head reads off a state.
+def read_off(model, x):
+    return F.cross_entropy(model.logits_from(x).flatten(0, 1), targets.flatten())
+
+
 # Return every loop's contribution to the gradient of the blocks, first loop first.
 def walk_back(model):
     theta, terms = list(model.blocks.parameters()), []
     states = [model.embed(inputs), *model(inputs, loop_states=True).loop_states]
     states = [x.detach().requires_grad_() for x in states]  # e, x^(1), ..., x^(K)
-    loss = F.cross_entropy(model.logits_from(states[-1]).flatten(0, 1), targets.flatten())
-    (g,) = torch.autograd.grad(loss, states[-1])
+    (g,) = torch.autograd.grad(read_off(model, states[-1]), states[-1])
     for k in range(NUM_LOOPS, 0, -1):
         x = model.loop(states[0], states[k - 1] if k > 1 else None)[-1]
         g, *term = torch.autograd.grad(x, [states[k - 1], *theta], g)
@@ -676,12 +693,14 @@ def walk_back(model):
 
 
 # %%
-terms = {name: walk_back(models[name]) for name in ("original", "input", "fla", "flt")}
+close = {"rtol": 1e-3, "atol": 1e-6}
+terms = {n: walk_back(models[n]) for n in ("original", "input", "fla", "flt")}
 for name, mine in terms.items():
-    assert_close(mine, theory.loop_gradients(models[name], inputs, targets), rtol=1e-3, atol=1e-6)
-    loss, theta = models[name].loss(inputs, targets), models[name].blocks.parameters()
-    whole = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(theta))])
-    assert_close(mine.sum(0), whole, rtol=1e-3, atol=1e-6)
+    model = models[name]
+    assert_close(mine, theory.loop_gradients(model, inputs, targets), **close)
+    model.zero_grad(), model.loss(inputs, targets).backward()
+    whole = torch.cat([p.grad.flatten() for p in model.blocks.parameters()])
+    assert_close(mine.sum(0), whole, **close)
 
 # %% [markdown]
 # The package does it the other way, with $K$ copies of the blocks
@@ -704,12 +723,13 @@ for name, t in terms.items():
     cosine = [float("nan"), *torch.cosine_similarity(t[1:], t[:-1], dim=-1).tolist()]
     sizes = t.norm(dim=-1) / t.sum(0).norm()
     rows.append({"variant": name, "size": sizes.tolist(), "cosine": cosine})
-show(rows, ("size", "contribution / sum (norms)"), ("cosine", "cosine with loop $k - 1$"))
+show(rows, ("size", "contribution / sum"), ("cosine", "cosine with loop $k - 1$"))
 
 # %% [markdown]
 # In LT even the first loop has its say, and neighbouring loops mostly agree: the shared weights are
 # pushed the same way again and again. In LT_i and FLA the early loops fade more, but they agree too.
-# In FLT the last loop decides; what the earlier ones add is small and has no common direction.
+# In FLT the last loop decides. What the earlier ones add is small, and neighbours hardly agree or
+# even point against each other.
 #
 # ### The first step, exactly
 #
@@ -732,7 +752,7 @@ show(rows, ("size", "contribution / sum (norms)"), ("cosine", "cosine with loop 
 #
 # $$
 # \sum_{k=0}^{K-1} r^k \ \text{ times}, \qquad
-# r = 1 \ (\text{LT}), \quad \tfrac12 \ (\text{LT\_i}), \quad 0 \ (\text{LT\_ia, FLT}).
+# r = 1 \ (\text{LT}), \quad \tfrac12 \ (\text{LT}_i), \quad 0 \ (\text{LT}_{ia}, \text{FLT}).
 # $$ (eq-looped-count)
 #
 # **Predict before you run:** FLA adds $h$ before *every* block. Is it closer to LT_i or to LT?
@@ -748,12 +768,11 @@ def first_gradient(injection, num_loops):
     return torch.cat([g.flatten() for g in gradients])
 
 
-once, counted = first_gradient("original", 1), {}
-for name in INJECTIONS:
-    times = theory.gradient_count(name, NUM_LOOPS, num_layers=6)
-    assert_close(first_gradient(name, NUM_LOOPS), times * once, rtol=1e-3, atol=1e-7)
-    counted[LABELS[name]] = round(times, 3)
-pd.Series(counted, name="times counted")
+once = first_gradient("original", 1)
+for name in INJECTIONS[:5]:
+    count = theory.gradient_count(name, NUM_LOOPS, num_layers=6)
+    assert_close(first_gradient(name, NUM_LOOPS), count * once, rtol=1e-3, atol=1e-7)
+    print(f"{LABELS[name]:5s} counts the gradient {count:6.3f} times")
 
 # %% [markdown]
 # With six layers FLA counts the gradient nearly as often as LT does. That is our reading of a
@@ -783,13 +802,13 @@ pd.Series(counted, name="times counted")
 # %% mystnb={"figure": {"name": "fig-looped-sharpness", "caption": "Gradient descent on the scalar loop with one learning rate for all. For the longest loop it lies above the limit, and the gradient changes sign from step to step."}, "image": {"alt": "Gradient by step for three numbers of loops; the largest one oscillates", "width": "75%"}}
 scalar_loops = []
 for loops in (6, 9, 12):
-    print(f"K = {loops:2d}: rate 0.0200, limit {2 / theory.scalar_sharpness(loops):.4f}")
+    print(f"K = {loops}: limit {2 / theory.scalar_sharpness(loops):.4f}")
     w, gradients = 0.8, []
     for _ in range(60):
         gradients.append(loops * w ** (loops - 1) * (w**loops - 1))
         w -= 0.02 * gradients[-1]
     scalar_loops.append({"num_loops": loops, "gradient": gradients})
-show(scalar_loops, ("gradient", "gradient"), xlabel="step", by="num_loops", size=(6.4, 3.2))
+show(scalar_loops, ("gradient", "gradient"), xlabel="step", by="num_loops")
 
 # %% [markdown]
 # There is the *gradient oscillation* of the paper in its purest form: not noise in the data, but a
@@ -805,8 +824,11 @@ show(scalar_loops, ("gradient", "gradient"), xlabel="step", by="num_loops", size
 #
 # $$
 # \mathcal{L} = \frac{1}{|S|} \sum_{k \in S} \ell^{(k)}, \qquad
-# S = \{K\} \text{ (last)}, \quad \{1, \dots, K\} \text{ (mean)}, \quad
-# \{K - \lceil K/3 \rceil + 1, \dots, K\} \text{ (last third)}.
+# S = \begin{cases}
+# \{K\} & \text{last} \\
+# \{1, \dots, K\} & \text{mean} \\
+# \{K - \lceil K/3 \rceil + 1, \dots, K\} & \text{last third}
+# \end{cases}
 # $$ (eq-looped-loss)
 #
 # The paper's models are trained on the last loop. The other two are ours, for later chapters: they
@@ -814,12 +836,10 @@ show(scalar_loops, ("gradient", "gradient"), xlabel="step", by="num_loops", size
 # beside $g^{(k)}$ of {eq}`eq-looped-bptt`.
 
 # %%
-model = models["flt"]
-states = model(inputs, loop_states=True).loop_states
-by_loop = torch.stack(
-    [F.cross_entropy(model.logits_from(x).flatten(0, 1), targets.flatten()) for x in states]
-)
-for loss_loops, count in (("last", 1), ("mean", NUM_LOOPS), ("last_third", -(-NUM_LOOPS // 3))):
+states = models["flt"](inputs, loop_states=True).loop_states
+by_loop = torch.stack([read_off(models["flt"], x) for x in states])
+counts = {"last": 1, "mean": NUM_LOOPS, "last_third": -(-NUM_LOOPS // 3)}
+for loss_loops, count in counts.items():
     theirs = make("flt", loss_loops=loss_loops).loss(inputs, targets)
     assert_close(by_loop[-count:].mean(), theirs)
 
@@ -853,7 +873,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 d, V = WIDTH, config.vocab_size
-with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+counter = FlopCounterMode(display=False)
+with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
     models["flt"](inputs)
 flops = NUM_LOOPS * LAYERS * (24 * d**2 + 4 * LENGTH * d) + 2 * V * d
 assert flops == flops_per_token(config, NUM_LOOPS, LENGTH)
@@ -864,8 +885,8 @@ assert count_parameters(models["flt"]) == 2 * V * d + 12 * LAYERS * d**2
 for name, size in (("Small", SMALL), ("Base", BASE)):
     with torch.device("meta"):
         model = LoopedTransformer(size, NUM_LOOPS, "flt")
-    whole, looped = count_parameters(model) / 1e6, count_parameters(model.blocks) / 1e6
-    print(f"{name}: {whole:.1f} M parameters, {looped:.1f} M of them in the looped blocks")
+    whole, looped = count_parameters(model), count_parameters(model.blocks)
+    print(f"{name}: {whole / 1e6:.1f} M parameters, {looped / 1e6:.1f} M looped")
 gigaflops = {K: flops_per_token(BASE, K) / 1e9 for K in (1, 3, 6, 9, 12)}
 pd.DataFrame({"Base, GFLOPs per token": gigaflops}).rename_axis("K").round(2).T
 
@@ -951,11 +972,8 @@ for row in scalar_loops:
     g = torch.tensor(row["gradient"][:20], dtype=torch.float64)
     omega = (g.abs().std(correction=0) / g.abs().mean()).item()
     assert_close(omega, diagnostics.gradient_oscillation(g.abs().tolist()))
-    table[f"K = {row['num_loops']}"] = {
-        "omega": omega,
-        "mean c": (g[1:] * g[:-1]).sign().mean().item(),
-    }
-pd.DataFrame(table).round(2)
+    table[f"K = {row['num_loops']}"] = omega, (g[1:] * g[:-1]).sign().mean().item()
+pd.DataFrame(table, index=["omega", "mean c"]).round(2)
 
 # %% [markdown]
 # A surprise, and a warning. The two loops that converge have a larger $\omega$ than the one that does
@@ -995,7 +1013,7 @@ pd.DataFrame(table).round(2)
 # :::{exercise} Predict: who else stands still?
 # :label: ex-looped-position-zero
 # FLT cannot change its output at position 0. For which of the six injections of
-# {py:data}`unrolled.looped.model.INJECTIONS` is the output at position 0 the same for every number
+# `INJECTIONS` is the output at position 0 the same for every number
 # of loops? Answer with a set of names, such as `{"flt"}`, before you run any model.
 # :::
 
@@ -1204,4 +1222,4 @@ checks.looped_gain(gain)
 # ## Provenance
 
 # %%
-print({**provenance.provenance(), "device": provenance.device()}, {"preset": PRESET, "seed": SEED})
+provenance.provenance() | {"device": provenance.device(), "preset": PRESET, "seed": SEED}

@@ -345,7 +345,7 @@ def gradient_count(injection: str, num_loops: int, num_layers: int) -> float:
     Parameters
     ----------
     injection : str
-        One of `unrolled.looped.model.INJECTIONS`.
+        One of ``unrolled.looped.model.INJECTIONS``.
     num_loops, num_layers : int
         K and L, at least 1.
 
