@@ -25,8 +25,8 @@ book: environment  ## run the notebooks and build the book into _build/html
 
 quick: environment  ## the same with every notebook at its smallest size, into _build/quick
 	@$(NOTEBOOKS) check
-	@UNROLLED_BUILD=$(QUICK) $(NOTEBOOKS) run --preset smoke --jobs $(JOBS)
-	@UNROLLED_BUILD=$(QUICK) .venv/bin/jupyter-book build . --path-output _build/quick --warningiserror --nitpick --keep-going --quiet
+	@$(NOTEBOOKS) run --preset smoke --jobs $(JOBS)
+	@.venv/bin/jupyter-book build . --path-output _build/quick --warningiserror --nitpick --keep-going --quiet
 	@echo "The quick book is built: $(QUICK)/html/index.html"
 
 test: quick  ## run all tests, the built pages in a real browser among them

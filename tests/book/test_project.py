@@ -80,6 +80,11 @@ def test_citation_follows_the_address_in_pyproject():
     assert len(citation["references"]) == 3
 
 
+def test_readme_installs_from_the_address_in_pyproject():
+    readme = (ROOT / "README.md").read_text("utf8")
+    assert f'pip install "unrolled @ git+{PROJECT["urls"]["Repository"]}"' in readme
+
+
 def test_version_is_the_same_in_package_and_project():
     import unrolled
 
