@@ -258,6 +258,13 @@ def test_accumulation_set_by_the_launcher_does_not_change_the_batch(monkeypatch)
     assert_same_weights(model, expected)
 
 
+def test_a_data_loader_at_its_end_does_not_change_the_batch():
+    expected, _ = fit_tiny(micro_batch_size=2)
+    for _ in Accelerator().prepare(torch.utils.data.DataLoader([1])):
+        model, _ = fit_tiny(micro_batch_size=2)
+    assert_same_weights(model, expected)
+
+
 def test_a_fit_inside_a_hook_does_not_change_the_outer_run():
     def on_step(report):
         fit_tiny(TinyModel(seed=9, dropout=0.0), micro_batch_size=1, steps=1)
@@ -273,6 +280,11 @@ def test_a_fit_inside_a_hook_does_not_change_the_outer_run():
 def test_a_loss_that_is_no_scalar_with_a_gradient_is_refused(loss):
     with pytest.raises(TypeError, match="loss_fn must return a scalar tensor with a gradient"):
         fit_tiny(loss=loss)
+
+
+def test_a_metric_that_is_no_number_is_named():
+    with pytest.raises(TypeError, match="metric 'by_loop' must be one number, got Tensor"):
+        fit_tiny(loss=lambda m, b: (m.loss(*b), {"by_loop": torch.ones(3)}))
 
 
 # Arguments -------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ how many pieces, so that the effective batch is what the settings say.
 """
 
 import hashlib
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -42,16 +43,33 @@ class Objective(nn.Module):
             raise TypeError(
                 f"loss_fn must return a scalar tensor with a gradient, or it and a dict; got {what}"
             )
-        return loss, {key: _detached(value) for key, value in metrics.items()}
+        return loss, {key: _number(key, value) for key, value in metrics.items()}
 
 
-def _detached(value: Any) -> Any:
-    return value.detach() if isinstance(value, Tensor) else value
+def _number(name: str, value: Any) -> Any:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.detach()
+    if isinstance(value, numbers.Real):
+        return value
+    raise TypeError(
+        f"loss_fn: metric {name!r} must be one number, got {type(value).__name__}; "
+        "return lists and curves from on_gradients or on_step"
+    )
 
 
 @dataclass(frozen=True)
 class Share:
-    """Which rows of the batch a process takes, and in how many pieces."""
+    r"""Which rows of the batch a process takes, and in how many pieces.
+
+    .. math:: B = P \cdot \text{micro-batch} \cdot \text{accumulation steps}
+
+    Examples
+    --------
+    >>> from unrolled.training import TrainingConfig
+    >>> share = Share.of(TrainingConfig(steps=1, batch_size=8, micro_batch_size=2), 2, process=1)
+    >>> share.accumulation, share.rows()
+    (2, [slice(4, 6, None), slice(6, 8, None)])
+    """
 
     batch_size: int
     processes: int

@@ -101,8 +101,9 @@ def _positive(value: float) -> bool:
     return 0 < value < math.inf
 
 
-# "Muon (lr 0.02, momentum .85 -> .95 in 300 steps, Nesterov, 5 Newton-Schulz steps)"; "AdamW
-# (betas .8/.95, eps 1e-10) on embedding (lr .2) and head (lr .004)"; no weight decay.
+# The values of the Fully Looped Transformer's public code, for its Small and Base models: Muon with
+# rate .02 on block matrices; AdamW with betas .8 and .95 and eps 1e-10 on embedding (.2) and head
+# (.004); no weight decay, no warm-up of the rate.
 FLT_OPTIMIZER = OptimizerConfig(
     name="muon",
     learning_rate=0.02,
@@ -135,6 +136,12 @@ def build_optimizers(model: nn.Module, config: OptimizerConfig) -> list[Optimize
         If the groups miss a trainable parameter or hold one twice.
     TypeError
         If Muon is asked for and the model does not name its groups.
+
+    References
+    ----------
+    AdamW: Loshchilov and Hutter, arXiv 1711.05101. Muon: K. Jordan et al.,
+    https://kellerjordan.github.io/posts/muon/. The split and its rates: the Fully Looped
+    Transformer, arXiv 2605.18797, and its authors' public code.
 
     Examples
     --------

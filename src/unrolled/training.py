@@ -226,8 +226,12 @@ def fit(
     Notes
     -----
     With the same machine, threads and versions, a killed and resumed run gives the same weights
-    bit for bit on a CPU. Nothing is seeded unless `training.seed` says so. Learning rates are
-    back at their base values at the end.
+    bit for bit on a CPU. For that, hooks may keep no memory outside `stateful`. Nothing is seeded
+    unless `training.seed` says so. Learning rates are back at their base values at the end.
+
+    ``accelerate launch script.py`` starts one process per GPU; on CPUs
+    ``ACCELERATE_USE_CPU=true torchrun --nproc-per-node 2 script.py`` does. The result is that of
+    one process with the same `training.batch_size`, up to rounding.
 
     Examples
     --------
