@@ -36,7 +36,18 @@ MOVES = {
 
 @checker
 def looped_position_zero(answer: Iterable[str]) -> str:
-    """Check which injections leave the output at position 0 unchanged by `num_loops`."""
+    """Check which injections leave the output at position 0 unchanged by the number of loops.
+
+    Parameters
+    ----------
+    answer : set of str
+        Names from ``unrolled.looped.model.INJECTIONS``.
+
+    Examples
+    --------
+    >>> looped_position_zero({"flt", "attention", "input"})
+    Not yet: did you follow the stream? "input" does not belong: in LT_i the old state is added...
+    """
     try:
         named = {answer} if isinstance(answer, str) else set(answer)
     except TypeError as error:
@@ -83,7 +94,18 @@ def _factor(*parts: str) -> float:
 
 @checker
 def looped_flops_factor(answer: float) -> str:
-    """Check by what factor twelve loops multiply the forward FLOPs of the Small model."""
+    """Check by what factor twelve loops multiply the forward FLOPs of the Small model.
+
+    Parameters
+    ----------
+    answer : float
+        C(12) / C(1) of :eq:`eq-looped-flops` at N = 1024, within 3 %.
+
+    Examples
+    --------
+    >>> looped_flops_factor(12)
+    Not yet: did you forget the head? It is outside the loops and runs once.
+    """
     factor = as_tensor(answer)
     if factor.numel() != 1:
         raise WrongAnswerError("one number is asked for.")
@@ -116,7 +138,18 @@ def _first_gradient(num_layers: int, num_loops: int) -> float:
 
 @checker
 def looped_first_gradient(answer: Callable[[int, int], float]) -> str:
-    """Check how many times FLA counts the gradient of its last block at the first step."""
+    """Check how many times FLA counts the gradient of its last block at the first step.
+
+    Parameters
+    ----------
+    answer : callable
+        ``answer(num_layers, num_loops)`` returns the count of :eq:`eq-looped-count` for FLA.
+
+    Examples
+    --------
+    >>> looped_first_gradient(lambda num_layers, num_loops: num_loops)
+    Not yet: is that LT? There each loop passes the gradient on in full.
+    """
     cases = [(1, 7), (2, 5), (3, 12), (6, 9), (4, 1)]
     mistakes = [
         Mistake(lambda L, K: K, "is that LT? There each loop passes the gradient on in full."),
@@ -159,7 +192,19 @@ def _stable_rate(num_loops: int, target: float) -> float:
 
 @checker
 def looped_stable_rate(answer: Callable[[int, float], float]) -> str:
-    """Check the learning rate at which gradient descent on (w^K - y)^2 / 2 loses stability."""
+    """Check the learning rate at which gradient descent on (w^K - y)^2 / 2 loses stability.
+
+    Parameters
+    ----------
+    answer : callable
+        ``answer(num_loops, target)`` returns the rate; for the target 1 it is 2 over the curvature
+        of :eq:`eq-looped-sharpness`.
+
+    Examples
+    --------
+    >>> looped_stable_rate(lambda num_loops, target: 2 / num_loops**2)
+    Not yet: did you take w = 1? The minimum is at w = y^(1/K), which is 1 only for y = 1.
+    """
     cases = [(3, 2.0), (7, 1.6), (12, 0.4), (5, 3.1)]
 
     def untied(K: int, y: float) -> float:
@@ -220,7 +265,19 @@ BPTT_MISTAKES = {
 
 @checker
 def looped_bptt(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor]) -> str:
-    """Check the per-loop terms of the gradient of h = tanh(W h + e), h_0 = 0."""
+    """Check the terms of the gradient through the loop h = tanh(W h + e) from h = 0.
+
+    Parameters
+    ----------
+    answer : callable
+        ``answer(W, e, y, num_loops)`` returns the K terms of :eq:`eq-looped-bptt`, (K, d, d), for
+        half the squared distance of the last state from y.
+
+    Examples
+    --------
+    >>> looped_bptt(lambda W, e, y, num_loops: torch.zeros(num_loops))
+    Not yet: the shape is (2,), and it should be (2, 3, 3).
+    """
     generator = torch.Generator().manual_seed(4711)
     cases = []
     for size, num_loops in ((3, 2), (4, 5), (5, 9)):
@@ -297,7 +354,23 @@ def _random_blocks(seed: int) -> tuple[list[Block], Tensor, Tensor]:
 
 @checker
 def looped_attention_only(answer: Callable[[Blocks, Tensor, Tensor | None], Tensor]) -> str:
-    """Check one loop of attention injection in every block, without the restart from e."""
+    """Check one loop of attention injection in every block, without the restart from e.
+
+    Parameters
+    ----------
+    answer : callable
+        ``answer(blocks, e, h)`` returns the stream (B, N, d) after one loop; ``h`` is None in the
+        first. With a restart it would be :eq:`eq-looped-flt`.
+
+    Examples
+    --------
+    >>> def restarts(blocks, e, h):
+    ...     for block in blocks:
+    ...         e = block(e, query=h)
+    ...     return e
+    >>> looped_attention_only(restarts)
+    Not yet: did you restart from e? That is FLT; here the loop starts from h.
+    """
     mistakes = [
         Mistake(_restarts, "did you restart from e? That is FLT; here the loop starts from h."),
         Mistake(
@@ -362,7 +435,19 @@ class _Map:
 
 @checker
 def looped_gain(answer: Callable[[Callable[[Tensor], Tensor], Tensor], float]) -> str:
-    """Check the largest singular value of the Jacobian of a loop at a state."""
+    """Check the largest singular value of the Jacobian of a function at a point.
+
+    Parameters
+    ----------
+    answer : callable
+        ``answer(F, h)`` returns the gain of F at h, within 1 %. F maps a tensor to one of the same
+        shape.
+
+    Examples
+    --------
+    >>> looped_gain(lambda F, h: F(h).norm() / h.norm())
+    Not yet: ...
+    """
     mistakes = [
         Mistake(lambda F, h: _gain(F, h) ** 2, "did you forget a square root? J^T J has sigma^2."),
         Mistake(
