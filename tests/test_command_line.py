@@ -19,6 +19,7 @@ from unrolled import catalog, results
 TOY = """
 import os, pathlib, random, time
 from dataclasses import dataclass
+from tqdm import tqdm
 from unrolled.experiment import Experiment
 from unrolled.results import Claim, judge_difference
 
@@ -42,6 +43,7 @@ def measure(settings, case, seed, report):
     for step in range(settings.steps):
         report(step, settings.steps)
         time.sleep(settings.pause)
+    list(tqdm(range(3), disable=True))  # its lock must not be left behind
     numbers = random.Random(f"{case}{seed}")
     return {
         "loss": numbers.random() + (case["variant"] == "original"),
@@ -91,7 +93,7 @@ def start(home: Path, *words: str, **more) -> subprocess.Popen:
 
 def unrolled(home: Path, *words: str) -> subprocess.CompletedProcess:
     process = start(home, *words)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=240)
     return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
@@ -121,6 +123,7 @@ def test_run_writes_a_row_per_unit_and_continues(home):
     assert "demo.toy, preset laptop: 8 units\n" in first.stdout
     assert "8 rows added to rows.jsonl" in first.stdout
     assert "[8/8] variant=" in first.stderr
+    assert len(first.stderr.splitlines()) == 8, "nothing else is said"
     rows = read(home)
     assert {key[1:] for key in measured(rows)} == {
         (v, k, s) for v in ("original", "flt") for k in (6, 12) for s in (0, 2)
@@ -156,7 +159,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition, seconds=20.0):
+def wait_until(condition, seconds=90.0):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited too long"
@@ -169,26 +172,31 @@ def worker_pids(home: Path) -> set[int]:
     return {int(line) for line in pids.read_text().split()} if pids.exists() else set()
 
 
-def wait_until_busy(home: Path, process: subprocess.Popen) -> None:
-    """Wait until this run has started a unit, or has ended."""
-    before = worker_pids(home)
-    wait_until(lambda: worker_pids(home) != before or process.poll() is not None)
+def row_count(home: Path) -> int:
+    path = home / "rows.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def kill_after_a_row(home: Path, delay: float) -> None:
+    """Start the run, wait for its first new row, then kill the parent and watch the workers go."""
+    before = row_count(home)
+    process = start(home, *RUN, "--set", "pause=0.03")
+    wait_until(lambda: row_count(home) > before or process.poll() is not None)
+    time.sleep(delay)
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not any(map(alive, worker_pids(home))))
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc to see the workers")
 def test_kills_at_random_moments_cost_and_double_no_row(home):
-    """SIGKILL the parent five times, tear the file's end too, go on: all rows, each once."""
+    """SIGKILL the parent four times, tear the file's end too, go on: all rows, each once."""
     moments = random.Random(0)
-    for _ in range(5):
-        process = start(home, *RUN, "--set", "pause=0.03")
-        wait_until_busy(home, process)
-        time.sleep(moments.random() * 0.5)
-        process.kill()
-        process.communicate()
-        wait_until(lambda: not any(map(alive, worker_pids(home))))
-        path = home / "rows.jsonl"
-        if path.exists() and path.stat().st_size:
-            os.truncate(path, path.stat().st_size - moments.randrange(0, 200))
+    for i in range(4):
+        kill_after_a_row(home, moments.random() * 0.2)
+        if i % 2:
+            path = home / "rows.jsonl"
+            os.truncate(path, path.stat().st_size - moments.randrange(1, 200))
     final = unrolled(home, *RUN, "--set", "pause=0.03")
     assert final.returncode == 0, final.stderr
     assert "done before and skipped" in final.stdout
@@ -205,11 +213,12 @@ def test_a_signal_stops_the_run_at_once_and_keeps_the_rows(home, number):
     process = start(home, *RUN, "--set", "pause=0.1", start_new_session=True)
     wait_until(lambda: (home / "rows.jsonl").exists() and read(home))
     os.killpg(process.pid, number)  # as a terminal does: parent and workers
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=90)
     assert process.returncode == 128 + number
     assert f"stopped by {number.name}: " in out
     assert "of 12 rows are in rows.jsonl; the same command goes on" in out
     assert "Traceback" not in err
+    assert "leaked" not in err
     assert not any(map(alive, worker_pids(home)))
     assert 0 < len(measured(read(home))) < 12
     assert unrolled(home, *RUN, "--set", "pause=0.1").returncode == 0
@@ -236,7 +245,7 @@ def test_a_unit_that_fails_is_named_and_the_others_go_on(home, trouble, message)
 def test_two_runs_side_by_side_write_each_unit_once(home):
     both = [start(home, *RUN, "--set", "pause=0.05") for _ in range(2)]
     for process in both:
-        process.communicate(timeout=120)
+        process.communicate(timeout=240)
         assert process.returncode == 0
     assert len(measured(read(home))) == 12
 

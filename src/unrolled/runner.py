@@ -10,6 +10,7 @@ import functools
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -122,10 +123,17 @@ class Worker:
             reason = "killed, perhaps for want of memory" if code == -9 else "see above"
             return "dead", f"the worker process ended with exit code {code} ({reason})"
 
-    def end(self) -> None:
-        """End the process now, whatever it does."""
-        if self.process.pid is not None:
+    def ask_to_end(self) -> None:
+        """Tell the process to end, in the midst of its unit if it has one."""
+        if self.index is None:
+            with suppress(ConnectionError):
+                self.pipe.send(None)
+        elif self.process.pid is not None:
             self.process.terminate()
+
+    def end(self) -> None:
+        """Wait a moment for the process to end, then end it."""
+        if self.process.pid is not None:
             self.process.join(3)
             self.process.kill()
             self.process.join()
@@ -187,6 +195,8 @@ class _Pool:
             return self.failures
         finally:
             for worker in self.workers:
+                worker.ask_to_end()
+            for worker in self.workers:
                 worker.end()
 
     def _start_worker(self) -> None:
@@ -242,13 +252,12 @@ def _environment(preset: str, jobs: int) -> Iterator[None]:
 
 
 def _work(pipe: Connection, reference: str) -> None:
-    """Measure units until the parent sends no more; the main function of a worker."""
+    """Measure units until the parent sends None; the main function of a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     commit()  # before the code is imported: the commit of the code that runs
-    while True:
-        unit = pipe.recv()
+    while (unit := pipe.recv()) is not None:
         pipe.send(_answer(reference, unit, _Reporter(pipe)))
 
 
