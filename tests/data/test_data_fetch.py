@@ -155,7 +155,7 @@ FAULTS = {
     "empty": "SHA256",
     "missing": "404",
     "busy": "503",
-    "silent": "timed out",
+    "silent": "read timeout=0.3",
     "stalls": "timed out",
     "cut": "IncompleteRead",
     "says_too_much": "IncompleteRead",

@@ -104,7 +104,7 @@ class Source:
     member: str | None = None
 
     def __post_init__(self):
-        self.kind  # noqa: B018 (raises on an unknown reference)
+        _kind_of(self.reference)
         _check_sha256(self.sha256)
         if self.member is not None:
             _check_path("member", self.member)
@@ -112,11 +112,7 @@ class Source:
     @property
     def kind(self) -> str:
         """Return "pip", "npm" or "http"."""
-        for kind, pattern in REFERENCES.items():
-            if pattern.fullmatch(self.reference):
-                return kind
-        allowed = "pip:NAME==VERSION, npm:NAME@VERSION or https://..."
-        raise ValueError(f"reference is {self.reference!r}, but must be {allowed}")
+        return _kind_of(self.reference)
 
 
 @dataclass(frozen=True)
@@ -424,6 +420,14 @@ def _check_path(argument: str, name: str) -> None:
     hostile = path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name
     if hostile or not path.parts:
         raise ValueError(f"{argument} is {name!r}, but must be a relative path without '..'")
+
+
+def _kind_of(reference: str) -> str:
+    for kind, pattern in REFERENCES.items():
+        if pattern.fullmatch(reference):
+            return kind
+    allowed = "pip:NAME==VERSION, npm:NAME@VERSION or https://..."
+    raise ValueError(f"reference is {reference!r}, but must be {allowed}")
 
 
 def _check_sha256(sha256: str) -> None:
