@@ -192,7 +192,7 @@ def test_all_reasons_are_listed_in_order(server):
     message = str(caught.value)
     places = [message.index(reference) for reference in caught.value.failures]
     assert places == sorted(places)
-    assert "3 sources" in message
+    assert "3 tried" in message
 
 
 def test_a_damaged_file_is_fetched_anew(server, cache):

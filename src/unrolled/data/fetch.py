@@ -445,7 +445,7 @@ def _offline_message(file: RemoteFile, target: Path) -> str:
 
 
 def _failure_message(file: RemoteFile, target: Path, failures: dict[str, Exception]) -> str:
-    lines = [f"{file.name} could not be fetched: none of its {len(failures)} sources worked."]
+    lines = [f"{file.name} could not be fetched from any of its sources ({len(failures)} tried):"]
     for reference, error in failures.items():
         reason = str(error) or type(error).__name__
         lines += [f"- {reference}: " + reason.replace("\n", "\n    ")]
