@@ -25,7 +25,7 @@ book: environment  ## run the notebooks and build the book into _build/html
 
 quick: environment  ## the same with every notebook at its smallest size, into _build/quick
 	@$(NOTEBOOKS) check
-	@$(NOTEBOOKS) run --preset smoke --jobs $(JOBS)
+	@$(NOTEBOOKS) run --preset smoke --jobs $(JOBS) --executed $(QUICK)/executed
 	@.venv/bin/jupyter-book build . --path-output _build/quick --warningiserror --nitpick --keep-going --quiet
 	@echo "The quick book is built: $(QUICK)/html/index.html"
 

@@ -2,7 +2,7 @@
 
 The executed notebooks of a preset are kept under ``_build/runs/<preset>/`` with the key they were
 made from, and those of the latest run are put under ``_build/executed/``, where the book takes
-them from. What is finished stays when a run is interrupted.
+them from (or in another folder, for a book that is built elsewhere). What is finished stays when a run is interrupted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from board import Board, State
 from execute import ENVIRONMENT, kill_descendants, write_atomically
 from jobs import TOOLS, Job, is_fresh, key_of
 
-EXECUTED = "_build/executed"
 RUNS = "_build/runs"
 INTERRUPTED = 130
 

@@ -129,7 +129,12 @@ def rule_breaks(root: Path) -> Iterator[str]:
 
 
 def run(
-    names: list[str], preset: str | None, values: dict[str, Any], workers: int, root: Path = ROOT
+    names: list[str],
+    preset: str | None,
+    values: dict[str, Any],
+    workers: int,
+    root: Path = ROOT,
+    executed: str = "_build/executed",
 ) -> int:
     """Execute notebooks and put them where the book takes them from."""
     import batch  # late: it is not needed to sync
@@ -150,7 +155,7 @@ def run(
     except KeyboardInterrupt:
         print("Interrupted. Finished notebooks are kept; the same command goes on with the rest.")
         return batch.INTERRUPTED
-    batch.install(states, root / batch.EXECUTED)
+    batch.install(states, root / executed)
     print(summary(states))
     return int(any(state.status == "failed" for state in states))
 
@@ -204,6 +209,12 @@ def make_parser() -> argparse.ArgumentParser:
     runs.add_argument("names", nargs="*", metavar="NAME", help="looped/equations; default: all")
     runs.add_argument("--preset", choices=PRESETS, help="override PRESET (default: live)")
     runs.add_argument("--jobs", type=int, default=2, help="notebooks at a time (default: 2)")
+    runs.add_argument(
+        "--executed",
+        default="_build/executed",
+        metavar="FOLDER",
+        help="where the book takes them from, beside its html (default: _build/executed)",
+    )
     runs.add_argument("--set", type=assignment, action="append", default=[], metavar="NAME=VALUE")
     return parser
 
@@ -212,7 +223,8 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     """Run a command and return its exit status."""
     options = make_parser().parse_args(arguments)
     if options.command == "run":
-        return run(options.names, options.preset, dict(options.set), max(1, options.jobs), root)
+        values, workers = dict(options.set), max(1, options.jobs)
+        return run(options.names, options.preset, values, workers, root, options.executed)
     return {"sync": sync, "check": check}[options.command](root)
 
 

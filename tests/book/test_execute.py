@@ -397,7 +397,7 @@ def test_interrupted_run_goes_on_later(slow_project: Path):
     out, _ = start(slow_project).communicate(timeout=100)
     assert "notebooks/part/n: unchanged" in out
     assert "notebooks/part/z_slow: ran in" in out
-    executed = slow_project / batch.EXECUTED / "notebooks/part"
+    executed = slow_project / "_build/executed/notebooks/part"
     assert sorted(path.name for path in executed.iterdir()) == ["n.ipynb", "z_slow.ipynb"]
 
 
