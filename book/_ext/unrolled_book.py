@@ -4,8 +4,8 @@ Addresses
     The repository's and the site's address are read from ``pyproject.toml`` and handed to the
     theme, the social cards and the sitemap, so that they stand in one place.
 Executed copies
-    A notebook page shows ``_build/executed/<docname>.ipynb``; the page's source stays the clean
-    notebook beside it, which is what the download and Colab buttons lead to.
+    A notebook page shows ``executed/<docname>.ipynb``, which lies beside the ``html`` folder; the
+    page's source stays the clean notebook, which the download and Colab buttons lead to.
 Results
     The role ``{result}`` prints a number that is read from the committed rows.
 """
@@ -13,6 +13,7 @@ Results
 from __future__ import annotations
 
 import logging as std_logging
+import os
 import re
 import sys
 from pathlib import Path
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-EXECUTED = Path("_build", "executed")
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
 
 sys.path.append(str(TOOLS))
@@ -74,14 +74,14 @@ def show_executed_copy(app: Sphinx, docname: str, source: list[str]) -> None:
     """Replace the text of a clean notebook by that of its executed copy."""
     if not is_notebook(app.env, docname):
         return
-    copy = Path(app.srcdir, EXECUTED, f"{docname}.ipynb")
+    copy = Path(app.outdir).parent / "executed" / f"{docname}.ipynb"
     app.env.note_dependency(str(copy))  # noted even if it is missing: its arrival rebuilds the page
     if copy.exists():
         source[0] = copy.read_text("utf8")
     else:
         logger.warning(
             "no executed copy of this notebook (expected %s); run the notebooks first",
-            copy.relative_to(app.srcdir),
+            os.path.relpath(copy, app.srcdir),
             location=docname,
             type="unrolled",
             subtype="unexecuted",
@@ -202,16 +202,16 @@ class ResultRole(SphinxRole):
         """Return the number, or a problem that fails the build."""
         from unrolled import results  # late: the pages without numbers need not import it
 
-        name = self.text.split("|")[0].strip()
-        self.env.note_dependency(str(results.folder() / f"{name}.jsonl"))
+        file, _, query = self.text.partition("|")
         try:
-            text = results.quote(self.text)
-        except results.ResultError as error:
-            message = self.inliner.reporter.error(
-                f"no such result: {self.text}\n{error}", line=self.lineno
-            )
+            rows = results.file_of(file.strip())
+            self.env.note_dependency(str(rows))  # changed rows rebuild the page
+            number = results.quote(self.text)
+        except ValueError as error:
+            message = self.inliner.reporter.error(str(error), line=self.lineno)
             return [self.inliner.problematic(self.rawtext, self.rawtext, message)], [message]
-        return [nodes.abbreviation(text, text, explanation=self.text, classes=["result"])], []
+        origin = f"{' '.join(query.rpartition('|')[0].split())} ({rows.name})"
+        return [nodes.abbreviation(number, number, explanation=origin, classes=["result"])], []
 
 
 # --- The whole site -------------------------------------------------------------------------
@@ -240,6 +240,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", show_executed_copy)
     app.connect("doctree-read", add_ways_out)
     app.connect("doctree-read", keep_marks_with_formulas)
+    app.setup_extension("sphinx.ext.autodoc")
     app.connect("autodoc-skip-member", skip_member)
     app.connect("missing-reference", resolve_python_name)
     app.connect("html-page-context", point_edit_buttons_at_source, priority=900)
