@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging as std_logging
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,6 +193,15 @@ def skip_member(
     return True if what == "module" and is_ours and home != here else None
 
 
+def refresh_source_pages(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
+    """Remake the pages of source code when a page of the package changes.
+
+    Sphinx makes them again only when the *code* is newer, and then they link to old anchors.
+    """
+    if any(docname.startswith("book/api/") for docname in docnames):
+        shutil.rmtree(Path(app.outdir, "_modules"), ignore_errors=True)
+
+
 # --- Results --------------------------------------------------------------------------------
 
 
@@ -242,6 +252,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", keep_marks_with_formulas)
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("autodoc-skip-member", skip_member)
+    app.connect("env-before-read-docs", refresh_source_pages)
     app.connect("missing-reference", resolve_python_name)
     app.connect("html-page-context", point_edit_buttons_at_source, priority=900)
     app.connect("build-finished", write_sitemap)
