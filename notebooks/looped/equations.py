@@ -378,7 +378,7 @@ def fully_looped_transformer(blocks, e, h):
 same_states("flt", fully_looped_transformer)
 
 # %% [markdown]
-# Five functions of five lines. Side by side, with a sixth that leaves out the norm between the
+# Five short functions. Side by side, with a sixth that leaves out the norm between the
 # loops (our own, to show what this norm is for):
 #
 # | name | `injection` | loops $k > 1$ start from | where $h$ enters | is $h$ added? |
@@ -440,9 +440,10 @@ assert_close(covariance, theory.query_jacobian(q, k, v))
 # %% [markdown]
 # A covariance is a gate. It closes when the attention is sure (all weight on one $m$) and when the
 # values agree. And it bounds what can pass: by the Cauchy-Schwarz inequality it is at most the
-# spread of the values times the spread of the keys, and normed keys have length $\sqrt D$. The
-# old state may *redistribute* what is in the stream; it has no way to *amplify* itself. Compare
-# LT, where the path from $h^{(k-1)}$ to $x^{(k)}$ contains the identity.
+# spread of the values times the spread of the keys over $\sqrt D$, and normed keys have length
+# $\sqrt D$, so what is left is the spread of the values. The old state can *redistribute* what is in
+# the stream; it cannot add itself to it. Compare LT, where the path from $h^{(k-1)}$ to $x^{(k)}$
+# contains the identity.
 #
 # ### Position 0 stands still
 #
@@ -1204,8 +1205,11 @@ checks.looped_gain(gain)
 # :class: dropdown
 # It is the power iteration {eq}`eq-looped-power`, on $J^\top J$. At the end $\lVert J v \rVert$ is the
 # singular value. Now measure the variants: let `F` be
-# `lambda h: norm(models[name].loop(e, h)[-1])` with the package's `loop`, at the state after a loop.
-# Which variants amplify, and which do not?
+# `lambda h: norm(models[name].loop(e, h)[-1])`, at the normed state after a loop, inside
+# `with sdpa_kernel(SDPBackend.MATH):` (the fused attention has no second derivative on a CPU).
+# With the random weights of this chapter you will find gains above 1 for *all* variants, FLT
+# included, although its gradient fades in {numref}`fig-looped-claim`. The worst direction is not
+# the typical one: a largest singular value is a bound, and here it does not tell the variants apart.
 #
 # ```python
 # def gain(F, h, steps=100):
