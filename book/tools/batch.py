@@ -2,7 +2,8 @@
 
 The executed notebooks of a preset are kept under ``_build/runs/<preset>/`` with the key they were
 made from, and those of the latest run are put under ``_build/executed/``, where the book takes
-them from (or in another folder, for a book that is built elsewhere). What is finished stays when a run is interrupted.
+them from (or in another folder, for a book that is built elsewhere). What is finished stays when
+a run is interrupted.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import yaml
@@ -84,7 +84,8 @@ def parser(root: Path = ROOT):
 # --- Blocks ---------------------------------------------------------------------------------
 
 
-def blocks(text: str) -> list[Block]:
+@lru_cache(maxsize=4096)
+def blocks(text: str) -> tuple[Block, ...]:
     """Return the blocks of a text which the tools must know about, in order."""
     found = []
     tokens = parser().parse(text)
@@ -95,7 +96,7 @@ def blocks(text: str) -> list[Block]:
         block = to_block(token, before, in_table)
         if block and (not found or (block.start, block.stop) != (found[-1].start, found[-1].stop)):
             found.append(block)
-    return found
+    return tuple(found)
 
 
 def to_block(token, before, in_table: bool) -> Block | None:

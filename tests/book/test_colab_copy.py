@@ -50,6 +50,8 @@ BIB = f"{BOOK}/book/bibliography.html"
 INLINE = {
     "{eq}`eq-everything`": "[Eq. (2.1)](#eq-everything)",
     "{eq}`eq-first`": f"[Eq. (1.1)]({BOOK}/book/first.html#equation-eq-first)",
+    "{eq}`eq-nested`": f"[Eq. (1.4)]({BOOK}/book/nested.html#equation-eq-nested)",
+    "$a\n= b$": "$a = b$",
     "{numref}`fig-everything`": "[Fig. 2.1](#fig-everything)",
     "{numref}`Picture %s <fig-square>`": "[Picture 2.2](#fig-square)",
     "{numref}`nested-section`": f"[Section 1.3.1]({BOOK}/book/nested.html#nested-section)",
@@ -237,6 +239,13 @@ def test_new_cell_changes_no_other_id(copy: nbformat.NotebookNode, mini_copy: Pa
     source.write_text(source.read_text() + "\n# %%\nnew = 1\n")
     longer = colab_copy(source, index, quote, mini_copy)
     assert [cell.id for cell in longer.cells[:-1]] == [cell.id for cell in copy.cells]
+
+
+def test_equal_cells_have_different_ids(mini_copy: Path, index: Index):
+    source = mini_copy / f"{EVERYTHING}.py"
+    source.write_text(source.read_text() + "\n# %%\nnew = 1\n" * 3)
+    cells = colab_copy(source, index, quote, mini_copy).cells
+    assert len({cell.id for cell in cells}) == len(cells)
 
 
 def test_code_is_the_sources_code(copy: nbformat.NotebookNode, mini: Path):
