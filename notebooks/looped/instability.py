@@ -33,7 +33,7 @@
 # |---|---|---|
 # | smoke | two variants, 2 loops, 20 steps | seconds |
 # | live | two variants, 12 loops, 100 steps | about a minute on one core |
-# | laptop | six variants, 6, 9 and 12 loops, 300 steps, 3 seeds | about 70 core-minutes |
+# | laptop | six variants, 6, 9 and 12 loops, 300 steps, 3 seeds | an hour and a half of one core |
 # | colab | five variants, 6 layers of width 384, 2,000 steps | under an hour on a 16 GB GPU |
 # | paper | the same at 524,288 tokens a step | several GPUs |
 
@@ -106,6 +106,7 @@ K, RATE = max(settings.num_loops), settings.learning_rate
 text = instability.text_of(settings)
 
 
+# %%
 # Train LT by hand; return the loss of every step.
 def train_by_hand(steps):
     torch.manual_seed(SEED)
@@ -381,8 +382,14 @@ pd.DataFrame(compared).drop(columns=["paper", "paper_value"]).style.hide(axis="i
 #   layers in the loop and thousands of steps; with 2 layers "every block" and "the first block" are
 #   nearly the same thing, and 300 steps are few. The `colab` and `paper` presets are made for that
 #   question.
-# - The oscillation is not seen as a mark of the collapse: the gradient of the collapsed LT neither swings
-#   more, nor turns back more often, than that of the variants that learn.
+# - *not seen*: the oscillation as a mark of the collapse. The gradient norm of the collapsed LT swings no
+#   more than that of the variants that learn. Its successive gradients are a little less alike, with a mean
+#   cosine of
+#   {result}`looped_instability | mean_ci gradient_cosine | preset=laptop variant=original num_loops=12 learning_rate=0.001 | .2f`
+#   against
+#   {result}`looped_instability | mean_ci gradient_cosine | preset=laptop variant=flt num_loops=12 learning_rate=0.001 | .2f`
+#   for FLT; but a model that has nothing left to learn sees mostly noise, so this may follow from the
+#   collapse as well as lead to it.
 #
 # ## Deviations and choices
 #
