@@ -324,8 +324,8 @@ same_states("attention", attention_injection)
 # In the three variants so far the old state enters at the bottom, and block $L$ hears of it only
 # through blocks $1, \dots, L-1$. The paper's first idea is to give it to *every* block: if block
 # $l$ maps its input and the last loop's state to $x_l = f_l(x_{l-1}, h)$, then every block is one
-# step away from the past. That is the *fully looped architecture*, **FLA**. In the simplest form
-# of $f_l$, the state is added before each block,
+# step away from the past. That is the *fully looped architecture*, **FLA**. Without the second idea
+# below, the authors' implementation simply adds the state before each block,
 #
 # $$
 # x_0 = e, \qquad
@@ -800,7 +800,7 @@ for name in INJECTIONS[:5]:
 #
 # **Predict before you run:** with $\eta = 0.02$, which of $K = 6, 9, 12$ converge?
 
-# %% mystnb={"figure": {"name": "fig-looped-sharpness", "caption": "Gradient descent on the scalar loop with one learning rate for all. For the longest loop it lies above the limit, and the gradient changes sign from step to step."}, "image": {"alt": "Gradient by step for three numbers of loops; the largest one oscillates", "width": "75%"}}
+# %% mystnb={"figure": {"name": "fig-looped-sharpness", "caption": "Gradient descent on the scalar loop with one learning rate for all. For the longest loop it lies above the limit, and the gradient never settles."}, "image": {"alt": "Gradient by step for three numbers of loops; the largest one oscillates", "width": "75%"}}
 scalar_loops = []
 for loops in (6, 9, 12):
     print(f"K = {loops}: limit {2 / theory.scalar_sharpness(loops):.4f}")
@@ -832,8 +832,8 @@ show(scalar_loops, ("gradient", "gradient"), xlabel="step", by="num_loops")
 # \end{cases}
 # $$ (eq-looped-loss)
 #
-# The paper's models are trained on the last loop. The other two are ours, for later chapters: they
-# give the early loops a gradient that has not travelled, $\partial \ell^{(k)} / \partial h^{(k)}$
+# The authors' implementation trains on the last loop. The other two are ours, for later chapters:
+# they give the early loops a gradient that has not travelled, $\partial \ell^{(k)} / \partial h^{(k)}$
 # beside $g^{(k)}$ of {eq}`eq-looped-bptt`.
 
 # %%
@@ -920,8 +920,8 @@ pd.DataFrame(table, index=["MB, whole graph", "MB, checkpointed"]).round(2)
 # ## The diagnostics
 #
 # The next chapter watches a loop break. It needs words for what it sees, with definitions that a
-# program can apply. The residual norm and the gradient norms are those the paper logs. The other
-# two have no formula in the paper, so their definitions are ours.
+# program can apply. The residual norm and the gradient norms are those that the authors log. For the
+# other two we know of no formula of theirs, so the definitions are ours.
 #
 # **Residual norm.** The mean length of a token's stream at the end of loop $k$, before any norm:
 #
