@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -69,6 +69,7 @@ def test_trapezoid_is_constant_then_linear_over_the_last_fraction():
     assert factors == pytest.approx([1, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25])
 
 
+@settings(deadline=None)
 @given(
     steps=st.integers(1, 200),
     share=st.floats(0, 1),

@@ -258,13 +258,6 @@ def test_accumulation_set_by_the_launcher_does_not_change_the_batch(monkeypatch)
     assert_same_weights(model, expected)
 
 
-def test_a_data_loader_at_its_end_does_not_change_the_batch():
-    expected, _ = fit_tiny(micro_batch_size=2)
-    for _ in Accelerator().prepare(torch.utils.data.DataLoader([1])):
-        model, _ = fit_tiny(micro_batch_size=2)
-    assert_same_weights(model, expected)
-
-
 def test_a_fit_inside_a_hook_does_not_change_the_outer_run():
     def on_step(report):
         fit_tiny(TinyModel(seed=9, dropout=0.0), micro_batch_size=1, steps=1)

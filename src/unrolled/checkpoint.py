@@ -205,14 +205,13 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def _separate(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors on the CPU, each with memory of its own (safetensors refuses views)."""
+    """Return the tensors on the CPU, each with memory of its own (safetensors refuses shared)."""
     seen: set[int] = set()
     separate = {}
     for name, tensor in tensors.items():
         tensor = tensor.detach().cpu().contiguous()
         pointer = tensor.untyped_storage().data_ptr()
-        whole = tensor.nbytes == tensor.untyped_storage().nbytes()
-        separate[name] = tensor if whole and pointer not in seen else tensor.clone()
+        separate[name] = tensor.clone() if pointer in seen else tensor
         seen.add(pointer)
     return separate
 
