@@ -167,7 +167,7 @@ live.rename(index=LABELS).round(3)
 #
 # The right panel has the first symptom: LT's state grows with every step. A state grows when the
 # blocks write more into it, and they write more because their weights grow
-# ({numref}`prop-looped-bound`). Growth in one loop is then repeated by all others.
+# ({prf:ref}`prop-looped-bound`). Growth in one loop is then repeated by all others.
 #
 # Does the norm between the loops not take care of that? It resets the length *forwards*. Look at
 # what it does *backwards*. With $\hat x = x / \lVert x \rVert$,

@@ -49,7 +49,17 @@ from unrolled.training import (
 )
 from unrolled.transformer import TransformerConfig, count_parameters, flops_per_token
 
-__all__ = ["EXPERIMENT", "InstabilitySettings", "Text", "load_text"]
+__all__ = [
+    "EXPERIMENT",
+    "InstabilitySettings",
+    "Text",
+    "by_loop",
+    "load_text",
+    "outcome",
+    "symptoms",
+    "text_of",
+    "trained",
+]
 
 
 @dataclass(frozen=True)
