@@ -208,6 +208,16 @@ def test_kills_at_random_moments_cost_and_double_no_row(home):
     assert len(continued) == 12
 
 
+@pytest.mark.skipif(not Path("/proc").exists(), reason="needs /proc to see the workers")
+def test_workers_end_with_their_parent_in_the_midst_of_a_unit(home):
+    """Else they would go on for hours, unseen, beside the run that continues."""
+    process = start(home, *RUN, "--set", "pause=300")
+    wait_until(lambda: len(worker_pids(home)) == 2)
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not any(map(alive, worker_pids(home))))
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_run_at_once_and_keeps_the_rows(home, number):
     process = start(home, *RUN, "--set", "pause=0.1", start_new_session=True)

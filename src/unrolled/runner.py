@@ -254,11 +254,16 @@ def _environment(preset: str, jobs: int) -> Iterator[None]:
 def _work(pipe: Connection, reference: str) -> None:
     """Measure units until the parent sends None; the main function of a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, _exit)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     commit()  # before the code is imported: the commit of the code that runs
     while (unit := pipe.recv()) is not None:
         pipe.send(_answer(reference, unit, _Reporter(pipe)))
+
+
+def _exit(number: int, frame: Any) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second one would disturb the cleaning up
+    sys.exit(128 + number)
 
 
 def _end_with_parent() -> None:
