@@ -80,8 +80,10 @@ class Index:
     def target(self, label: str, *kinds: str) -> Target:
         """Return what a label names."""
         found = self.targets.get(label) or self.targets.get(fully_normalize_name(label))
-        if found is None or (kinds and found.kind not in kinds):
-            raise BookError(f"no {' or '.join(kinds) or 'target'} is labelled {label!r}")
+        if found is None:
+            raise BookError(f"nothing is labelled {label!r}")
+        if kinds and found.kind not in kinds:
+            raise BookError(f"{label!r} is the label of {found.kind} {found.number_text}".strip())
         return found
 
 

@@ -20,6 +20,8 @@ NUMFIG = {"section": "Section %s", "figure": "Fig. %s", "table": "Table %s"} | {
     "code-block": "Listing %s",
     "exercise": "Exercise %s",
 }
+# What {ref} and {numref} find; equations have {eq}, theorems have {prf:ref}.
+REFERABLE = ("section", "figure", "table", "code-block", "exercise", "solution", "text")
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])*)\]\((?P<to>[^()\s]+)\)")
 
 
@@ -94,7 +96,7 @@ def equation_link(role: Role, context: Context) -> str:
 
 def numbered_link(role: Role, context: Context) -> str:
     """``{numref}``: "Fig. 1.2", "Exercise 1.1", ..."""
-    target = context.index.target(role.target)
+    target = context.index.target(role.target, *REFERABLE)
     if not target.number:
         raise BookError(f"{{numref}} to {role.target!r}, which has no number")
     form = role.title or numfig_format(target.kind, context)
@@ -103,8 +105,9 @@ def numbered_link(role: Role, context: Context) -> str:
 
 
 def plain_link(role: Role, context: Context) -> str:
-    """``{ref}``: the given text, or the target's own name."""
-    target = context.index.target(role.target)
+    """``{ref}`` and, for theorems, ``{prf:ref}``: the given text, or the target's own name."""
+    kinds = THEOREMS if role.name == "prf:ref" else REFERABLE
+    target = context.index.target(role.target, *kinds)
     text = role.title or name_of(target, context)
     if not text:
         raise BookError(f"{{ref}} to {role.target!r} needs a text: it has no title")

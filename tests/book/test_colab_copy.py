@@ -169,6 +169,9 @@ def test_block(name: str, context: Context):
 WRONG = {
     "unknown equation": ("{eq}`eq-none`", "'eq-none'"),
     "equation where a figure is": ("{eq}`fig-square`", "'fig-square'"),
+    "theorem with {ref}": ("{ref}`th-everything`", "'th-everything'"),
+    "equation with {numref}": ("{numref}`eq-everything`", "'eq-everything'"),
+    "exercise with {prf:ref}": ("{prf:ref}`ex-everything`", "'ex-everything'"),
     "unknown label": ("{ref}`none`", "'none'"),
     "no number": ("{numref}`eq-unnumbered`", "'eq-unnumbered'"),
     "unknown page": ("{doc}`/book/none`", "book/none"),
@@ -354,6 +357,24 @@ def differences(index: Index, html: Path) -> list[str]:
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"
 
 
+def links(root: Path) -> set[tuple[str, str]]:
+    """Return page and fragment of every link from the Colab copies to the online book."""
+    book = re.escape(project.project_urls(root)["book"])
+    pattern = re.compile(rf'{book}/([^)#"\s\\]+)(?:#([^)"\s\\]+))?')
+    texts = [path.read_text("utf8") for path in root.glob("notebooks/*/*.ipynb")]
+    return {match for text in texts for match in pattern.findall(text)}
+
+
+def dead_links(root: Path, html: Path) -> list[str]:
+    """Return the links which lead nowhere."""
+    dead = []
+    for page, fragment in sorted(links(root)):
+        text = (html / page).read_text("utf8") if (html / page).is_file() else ""
+        if not text or (fragment and f'id="{fragment}"' not in text):
+            dead.append(f"{page}#{fragment}")
+    return dead
+
+
 @pytest.mark.slow
 def test_numbers_are_those_of_sphinx(mini_copy: Path, index: Index):
     for source in sorted(mini_copy.glob("notebooks/part/*.py")):
@@ -371,11 +392,21 @@ def test_numbers_are_those_of_sphinx(mini_copy: Path, index: Index):
     assert differences(index, mini_copy / "_build" / "html") == []
 
 
-def test_numbers_are_those_of_the_built_book():
+@pytest.fixture
+def built() -> Path:
+    """Return the built site, if it is newer than its sources."""
     html = ROOT / "_build" / "html"
     sources = [*ROOT.glob("notebooks/*/*.py"), *ROOT.glob("book/*.md"), ROOT / "_toc.yml"]
     if not (html / "index.html").is_file():
         pytest.skip("there is no _build/html; `make book` builds it")
     if any(path.stat().st_mtime > (html / "searchindex.js").stat().st_mtime for path in sources):
         pytest.skip("_build/html is older than its sources; `make book` builds it anew")
-    assert differences(build_index(ROOT), html) == []
+    return html
+
+
+def test_numbers_are_those_of_the_built_book(built: Path):
+    assert differences(build_index(ROOT), built) == []
+
+
+def test_links_of_the_copies_lead_to_pages_of_the_built_book(built: Path):
+    assert dead_links(ROOT, built) == []
