@@ -66,6 +66,22 @@ def test_no_stream_gets_more_from_a_block_than_its_bound(scale):
         assert (block(x, query=query) - x).norm(dim=-1).max() <= bound
 
 
+@torch.no_grad()
+def test_the_bound_is_attained():
+    block = Block(TransformerConfig(**{**SMALL, "num_heads": 1}))
+    x = torch.randn(1, 1, 16, generator=torch.Generator().manual_seed(0))
+    # One token mixes nothing: the attention adds W_O W_V norm(x), of length 2 * 3 * sqrt(d).
+    block.attention.value.weight.copy_(2 * torch.eye(16))
+    block.attention.output.weight.copy_(3 * torch.eye(16))
+    block.mlp.output.weight.zero_()
+    assert theory.block_bound(block) == pytest.approx((block(x) - x).norm().item(), rel=1e-4)
+    # One hidden unit that looks along x, and one direction that it writes to.
+    block.attention.output.weight.zero_()
+    block.mlp.hidden.weight.zero_()[0] = 2 * x[0, 0] / x.norm()
+    block.mlp.output.weight[:, 0] = 1.5
+    assert theory.block_bound(block) == pytest.approx((block(x) - x).norm().item(), rel=1e-4)
+
+
 def test_the_bound_scales_with_the_output_projections():
     block = Block(TransformerConfig(**SMALL, zero_output=False))
     before = theory.block_bound(block)
