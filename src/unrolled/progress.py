@@ -88,8 +88,8 @@ class ProgressLine:
         return f"{duration(self.clock() - self.start)} gone{ahead}"
 
     def _refresh(self) -> None:
-        self.bar.set_description_str(f"{self.finished}/{self.total}", refresh=False)
-        self.bar.set_postfix_str(self.status(), refresh=False)
+        text = f"{self.finished}/{self.total} done, {self.status()}"
+        self.bar.set_description_str(text, refresh=False)
         self.bar.update(sum(self.parts.values()) - self.bar.n)
 
 
@@ -102,7 +102,7 @@ def _is_watched() -> bool:
 def _bar(total: int, shown: bool):
     from tqdm import tqdm
 
-    form = "{desc} {percentage:3.0f}% |{bar:30}|{postfix}"
+    form = "{percentage:3.0f}% |{bar:30}| {desc}"
     return tqdm(
         total=total, disable=not shown, bar_format=form, dynamic_ncols=True, mininterval=0.2
     )
