@@ -163,7 +163,7 @@ def test_missing_address_stops_the_build(book: Book) -> None:
 
 def test_notebook_page_leads_to_colab_notebook_and_source(built: Book) -> None:
     html = built.html("notebooks/first")
-    row = re.search(r'<div class="[^"]*ways-out[^"]*">(.*?)</div>', html, re.DOTALL).group(1)
+    row = re.search(r'<p class="[^"]*ways-out[^"]*">(.*?)</p>', html).group(1)
     assert re.findall(r'href="([^"]+)"', row) == [
         "https://colab.research.google.com/github/someone/somewhere/blob/main/notebooks/first.ipynb",
         "https://github.com/someone/somewhere/blob/main/notebooks/first.ipynb",

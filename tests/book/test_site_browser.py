@@ -209,8 +209,10 @@ def test_pages_with_formulas_load_no_formula_engine_from_afar(tab: Tab) -> None:
 
 
 def test_root_leads_to_the_landing_page(tab: Tab) -> None:
-    page = tab.open("index.html")
+    page = tab.page
+    page.goto(f"{tab.home}/index.html")
     page.wait_for_url("**/book/index.html")
+    tab.problems.clear()
     assert page.locator("svg.un-picture").count() == 3
 
 
@@ -287,6 +289,13 @@ def shown(locator) -> bool:
     return locator.evaluate("(e) => e.getBoundingClientRect().height > 0")
 
 
+BUTTON_IS_INSIDE = """(solution) => {
+  const box = solution.getBoundingClientRect();
+  const button = solution.querySelector(".toggle-button").getBoundingClientRect();
+  return button.top >= box.top && button.bottom <= box.bottom + 1 && button.right <= box.right + 1;
+}"""
+
+
 def test_solutions_are_folded_and_unfold(notebook: Tab) -> None:
     solutions = notebook.page.locator("div.solution")
     assert solutions.count() == notebook.page.locator("div.exercise").count() > 0
@@ -294,6 +303,7 @@ def test_solutions_are_folded_and_unfold(notebook: Tab) -> None:
         solution = solutions.nth(i)
         content = solution.locator("> .solution-content, > section").first
         assert not shown(content), f"solution {i} is open from the start"
+        assert solution.evaluate(BUTTON_IS_INSIDE), f"the button of solution {i} is cut off"
         solution.locator(".toggle-button").first.click()
         notebook.page.wait_for_timeout(50)
         assert shown(content), f"solution {i} does not open"
