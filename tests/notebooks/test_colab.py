@@ -26,10 +26,6 @@ ROOT = Path(__file__).parents[2]
 SOURCES = notebook_sources(ROOT)
 pytestmark = [pytest.mark.notebooks, pytest.mark.slow]
 
-FAKE_COLAB = """\
-import sys, types
-sys.modules["google.colab"] = types.ModuleType("google.colab")
-"""
 FAKE_PIP = """\
 import json, pathlib, sys
 with pathlib.Path(sys.prefix, "pip.jsonl").open("a") as log:
@@ -68,9 +64,10 @@ def colab(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     # editable install of this checkout) are not read.
     paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     (site / "libraries.pth").write_text("\n".join(sorted(paths)) + "\n")
-    (site / "sitecustomize.py").write_text(FAKE_COLAB)
-    (site / "pip").mkdir()
-    (site / "pip/__init__.py").touch()
+    for package in ("google/colab", "pip"):
+        (site / package).mkdir(parents=True)
+        (site / package / "__init__.py").touch()
+    (site / "sitecustomize.py").write_text("import google.colab  # as in Colab's kernels\n")
     (site / "pip/__main__.py").write_text(FAKE_PIP)
     write_kernel(folder)
     return folder
