@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from html import escape
 
 from index import BookError
 from myst import Block, Directive, Role, blocks, split_inline
@@ -204,7 +205,7 @@ def figure(directive: Directive, context: Context) -> str:
     options = directive.options
     attributes = {"src": image_url(directive.argument, context), "alt": options.get("alt", "")}
     attributes |= {key: options[key] for key in ("width", "height") if key in options}
-    tag = "<img " + " ".join(f'{key}="{value}"' for key, value in attributes.items()) + ">"
+    tag = "<img " + " ".join(f'{key}="{escape(value)}"' for key, value in attributes.items()) + ">"
     text = caption("figure", options.get("name", ""), directive.body.strip(), context)
     parts = [anchor(options["name"]) if "name" in options else "", tag, text]
     return "\n\n".join(filter(None, parts))

@@ -135,9 +135,9 @@ BLOCKS = {
         "<details>\n<summary>Solution</summary>\n\n```python\nx = 1\n```\n\n</details>",
     ),
     "figure": (
-        ":::{figure} /book/assets/square.svg\n:name: fig-square\n:alt: A\n:width: 5%\n\nCap.\n:::",
+        ":::{figure} /book/assets/square.svg\n:name: fig-square\n:alt: A "B"\n:width: 5%\n\nCap.\n:::",
         f'<a id="fig-square"></a>\n\n<img src="{RAW}/book/assets/square.svg?sanitize=true" '
-        'alt="A" width="5%">\n\n*Fig. 2.2: Cap.*',
+        'alt="A &quot;B&quot;" width="5%">\n\n*Fig. 2.2: Cap.*',
     ),
     "table": (
         ":::{table} Two\n:name: tab-two\n\n| a |\n|---|\n| {eq}`eq-first` |\n:::",
