@@ -135,7 +135,8 @@ BLOCKS = {
         "<details>\n<summary>Solution</summary>\n\n```python\nx = 1\n```\n\n</details>",
     ),
     "figure": (
-        ":::{figure} /book/assets/square.svg\n:name: fig-square\n:alt: A "B"\n:width: 5%\n\nCap.\n:::",
+        ":::{figure} /book/assets/square.svg\n:name: fig-square\n"
+        ':alt: A "B"\n:width: 5%\n\nCap.\n:::',
         f'<a id="fig-square"></a>\n\n<img src="{RAW}/book/assets/square.svg?sanitize=true" '
         'alt="A &quot;B&quot;" width="5%">\n\n*Fig. 2.2: Cap.*',
     ),
