@@ -86,7 +86,7 @@ Row = Callable[[Chapter, Path], list[str]]
 
 def make_table(chapters: list[Chapter], row: Row, root: Path = ROOT) -> str:
     """Return a Markdown table with one row per chapter."""
-    head = ["Chapter", "What you do", "Here, one core", "Colab, one GPU", ""]
+    head = ["Chapter", "What you do", "Here, one core", "Colab GPU, estimated", ""]
     rows = [head, ["---"] * len(head), *(row(chapter, root) for chapter in chapters)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
 

@@ -52,6 +52,8 @@ ENVIRONMENT = {
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "PYTHONHASHSEED": "0",
+    # tqdm would like widgets for the bars that are off here.
+    "PYTHONWARNINGS": "ignore:IProgress not found",
     "PYTHONDONTWRITEBYTECODE": "1",
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     "JUPYTER_PREFER_ENV_PATH": "1",

@@ -73,7 +73,8 @@ SEED = 0
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-looped-collapse", "caption": "Twelve loops, three seeds each (thin) and their mean (thick), laptop rows. Left: training loss. Dashed: the loss of the best prediction that ignores the context. Right: mean norm of the state after the last loop. LT learns the frequencies of the letters and no more, while its state grows; FLT learns."}, "image": {"alt": "Training loss and residual norm over steps for LT and FLT at twelve loops"}}
 evidence = results.select(results.read("looped.instability"), preset="laptop")
 regime = results.select(evidence, learning_rate=1e-3)
-shown = [row for row in regime if row["num_loops"] == 12 and row["variant"] in ("original", "flt")]
+twelve = results.select(regime, num_loops=12)
+shown = [row for row in twelve if row["variant"] in ("original", "flt")]
 
 
 # Draw loss and residual norm over the steps.
@@ -111,7 +112,7 @@ text = instability.text_of(settings)
 def train_by_hand(steps):
     torch.manual_seed(SEED)
     model, losses = LoopedTransformer(settings.config, K, "original"), []
-    adamw = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0)
+    adamw = torch.optim.AdamW(model.parameters(), RATE, (0.9, 0.95), weight_decay=0)
     batches = TokenBatches(text.train, settings.batch_size, settings.length, SEED)
     for step in range(steps):
         loss = model.loss(*batches(step))
@@ -218,15 +219,24 @@ assert_close(norm_jacobian(x), autograd)
 
 # %% mystnb={"figure": {"name": "fig-looped-vanishing", "caption": "Live models after training, on validation text. Left: norm of the gradient of the loss at the state of each loop. Right: norm of what each loop contributes to the gradient of the shared weights. LT's gradient dies out on its way back, and its last loop has too little to learn from."}, "image": {"alt": "Gradient norm by loop, and contribution to the weight gradient by loop, for LT and FLT"}}
 _, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.5))
-figures.norm_by_loop(
-    left, rows, "gradient_norm_by_loop", ylabel="gradient at the state", legend=False
-)
-figures.norm_by_loop(right, rows, "weight_gradient_by_loop", ylabel="contribution to the weights")
+figures.norm_by_loop(left, rows, "gradient_norm_by_loop", legend=False)
+figures.norm_by_loop(right, rows, "weight_gradient_by_loop")
+left.set_ylabel("gradient at the state")
+right.set_ylabel("contribution to the weights")
 plt.show()
 
+# %%
+# What one loop keeps of the gradient, against the factor of the identity path.
+for row in rows:
+    g, r = row["gradient_norm_by_loop"], row["residual_norm"]
+    kept, factor = (g[0] / g[-1]) ** (1 / (len(g) - 1)), settings.hidden_size**0.5 / r
+    label = LABELS[row["variant"]]
+    print(f"{label:4s} keeps {kept:.3f} per loop; sqrt(d) / r = {factor:.3f}")
+
 # %% [markdown]
-# Both lines fall on their way back from the last loop to the first, FLT's as well: its loops are
-# joined by queries alone, and a query lets little through ({eq}`eq-looped-covariance`). The
+# LT loses about the same factor in every loop, and it is the factor that {eq}`eq-looped-shrink` gives for
+# the identity path. FLT's line falls too on its way back, at first: its loops are joined by queries alone,
+# and a query lets little through ({eq}`eq-looped-covariance`). The
 # difference lies at the right end. FLT's *last* loop starts from the embedding $e$: taken by itself it
 # is a plain Transformer with a strange query, and its contribution is always there to learn from. LT's
 # last loop starts from states that have become alike. It gets nothing to work on, and the loops that
@@ -250,12 +260,11 @@ plt.show()
 
 # %% mystnb={"figure": {"name": "fig-looped-control", "caption": "Laptop rows at twelve loops and rate 0.001, three seeds (thin) and their mean (thick). Left: norm of the state after each loop. Right: norm of the gradient at the state of each loop. Without the norm between the loops the state is the longest, and the gradient arrives at the first loop."}, "image": {"alt": "State norm and gradient norm by loop for LT, LT without norm, and FLT, from committed rows"}}
 chosen = ("original", "original_no_norm", "flt")
-control = [row for row in regime if row["num_loops"] == 12 and row["variant"] in chosen]
+control = [row for row in twelve if row["variant"] in chosen]
 _, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.5))
-figures.norm_by_loop(
-    left, control, "residual_norm_by_loop", ylabel="norm of the state", legend=False
-)
-figures.norm_by_loop(right, control, "gradient_norm_by_loop", ylabel="gradient at the state")
+figures.norm_by_loop(left, control, "residual_norm_by_loop", legend=False)
+figures.norm_by_loop(right, control, "gradient_norm_by_loop")
+right.set_ylabel("gradient at the state")
 plt.show()
 
 # %% [markdown]
@@ -288,7 +297,8 @@ def oscillation(gradients):
 
 gradients = torch.tensor([[1.0, 0.0], [-1.0, 0.2], [1.2, 0.1], [-0.9, 0.0]])
 omega, cosine = oscillation(gradients)
-assert_close(omega.item(), diagnostics.gradient_oscillation(gradients.norm(dim=1).tolist()))
+norms = gradients.norm(dim=1).tolist()
+assert_close(omega.item(), diagnostics.gradient_oscillation(norms))
 print(f"a zigzag: omega {omega:.2f}, mean cosine {cosine:.2f}")
 
 # %% [markdown]
@@ -301,17 +311,16 @@ print(f"a zigzag: omega {omega:.2f}, mean cosine {cosine:.2f}")
 
 # %%
 # Mean and 95 % interval over seeds, one row per variant.
-def table(rows, *metrics):
+def summary(rows, *metrics):
     groups = {v: results.select(rows, variant=v) for v in LABELS}
     cells = {
-        metric: [f"{results.mean_ci([r[metric] for r in g]):.2f}" for g in groups.values()]
-        for metric in metrics
+        m: [f"{results.mean_ci(r[m] for r in g):.2f}" for g in groups.values()]
+        for m in metrics  # one column each
     }
     return pd.DataFrame(cells, index=LABELS.values())
 
 
-twelve = results.select(regime, num_loops=12)
-table(twelve, "gradient_oscillation", "gradient_cosine")
+summary(twelve, "gradient_oscillation", "gradient_cosine")
 
 # %% [markdown]
 # Read the table before the text. In our rows the spread $\omega$ of LT at twelve loops is
@@ -335,15 +344,12 @@ _, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.7))
 figures.mean_with_interval(left, regime, "num_loops", "val_bits_per_byte", legend=False)
 figures.mean_with_interval(right, regime, "num_loops", "residual_norm")
 right.set_yscale("log")
-for ax in (left, right):
-    ax.set_xticks([6, 9, 12])
 plt.show()
 
 # %%
 frame = results.frame(evidence)
-share = frame.pivot_table(
-    index="variant", columns=["learning_rate", "num_loops"], values="collapsed", aggfunc="mean"
-)
+regimes = ["learning_rate", "num_loops"]
+share = frame.pivot_table("collapsed", "variant", regimes, aggfunc="mean")
 share.reindex(LABELS).rename(index=LABELS).map("{:.0%} collapsed".format)
 
 # %% [markdown]
@@ -370,10 +376,10 @@ share.reindex(LABELS).rename(index=LABELS).map("{:.0%} collapsed".format)
 # ## What the paper says, and what we saw
 
 # %% tags=["hide-input"]
-compared = results.comparison_table(
-    "looped.instability", instability.EXPERIMENT.claims, rows=evidence
-)
-pd.DataFrame(compared).drop(columns=["paper", "paper_value"]).style.hide(axis="index")
+pd.set_option("display.max_colwidth", None)
+claims = instability.EXPERIMENT.claims
+table = results.comparison_table("looped.instability", claims, rows=evidence)
+pd.DataFrame(table).set_index("claim")[["verdict", "evidence", "ours"]]
 
 # %% [markdown]
 # - *reproduced*: the collapse of the plain loop with many loops and not with few, and its absence in FLT,

@@ -3,8 +3,9 @@
 A claim is declared beside the experiment that tests it. Its verdict is computed, never typed:
 
 - *reproduced*: the whole confidence interval lies on the claimed side;
-- *trend*: the mean lies there, the interval does not (or there is one seed only);
-- *not seen*: the mean lies on the other side;
+- *trend*: the mean lies there by more than its standard error, but not the whole interval (or
+  there is one seed only);
+- *not seen*: the mean lies on the other side, or so near that the seeds cannot tell;
 - *not attempted*: there are no rows that could tell.
 """
 
@@ -181,9 +182,9 @@ def judge_difference(
 def _direction(interval: Interval, expect: str, by: float) -> Kind:
     sign = -1 if expect == "lower" else 1
     mean = sign * interval.mean
-    if mean <= by:
+    # with one seed both widths are NaN, and no comparison with NaN holds
+    if mean <= by or mean - interval.standard_error <= by:
         return "not seen"
-    # with one seed the half width is NaN, and no comparison with NaN holds
     return "reproduced" if mean - interval.half_width > by else "trend"
 
 

@@ -35,6 +35,11 @@ class Interval:
         """The upper end."""
         return self.mean + self.half_width
 
+    @property
+    def standard_error(self) -> float:
+        """The standard error of the mean; NaN for one value."""
+        return self.half_width / _quantile(self.level, self.n) if self.n > 1 else math.nan
+
     def __format__(self, spec: str) -> str:
         spec = spec or ".3g"
         if self.n == 1:
@@ -85,10 +90,13 @@ def _half_width(numbers: Sequence[float], level: float) -> float:
     n = len(numbers)
     if n == 1:
         return math.nan
+    return _quantile(level, n) * statistics.stdev(numbers) / math.sqrt(n)
+
+
+def _quantile(level: float, n: int) -> float:
     from scipy.stats import t as student
 
-    quantile = float(student.ppf((1 + level) / 2, df=n - 1))
-    return quantile * statistics.stdev(numbers) / math.sqrt(n)
+    return float(student.ppf((1 + level) / 2, df=n - 1))
 
 
 def paired_difference(
