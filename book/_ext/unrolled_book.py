@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import logging as std_logging
 import os
-import re
-import shutil
 import sys
 import zlib
 from pathlib import Path
@@ -25,20 +23,17 @@ from xml.sax.saxutils import escape
 from docutils import nodes
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxRole
-from sphinx.util.nodes import make_refnode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from sphinx.application import Sphinx
     from sphinx.config import Config
     from sphinx.environment import BuildEnvironment
 
 logger = logging.getLogger(__name__)
 
-TOOLS = Path(__file__).resolve().parents[1] / "tools"
+HERE = Path(__file__).resolve().parent
 
-sys.path.append(str(TOOLS))
+sys.path.append(str(HERE.parent / "tools"))
 import project  # noqa: E402 - the book's tools are scripts beside this folder
 
 # --- Addresses ------------------------------------------------------------------------------
@@ -116,93 +111,6 @@ def point_edit_buttons_at_source(
                 button["url"] = button["url"].replace(".ipynb", ".py")
 
 
-# --- Typography -----------------------------------------------------------------------------
-
-
-def keep_marks_with_formulas(app: Sphinx, doctree: nodes.document) -> None:
-    """Keep the bracket before and the mark after an inline formula on the formula's line."""
-    for formula in list(doctree.findall(nodes.math)):
-        parent, place = formula.parent, formula.parent.index(formula)
-        opening = take_mark(parent, place - 1, r"[(\[“‘]$")
-        closing = take_mark(parent, place + 1, r"^[.,;:!?)\]’”]+")
-        if opening or closing:
-            kept = nodes.inline(classes=["un-nowrap"])
-            parent.replace(formula, kept)
-            kept += [nodes.Text(opening), formula, nodes.Text(closing)]
-
-
-def take_mark(parent: nodes.Element, place: int, pattern: str) -> str:
-    """Cut what the pattern matches from the text at a place among siblings, and return it."""
-    text = parent[place] if 0 <= place < len(parent) else None
-    mark = re.search(pattern, text) if isinstance(text, nodes.Text) else None
-    if mark is None:
-        return ""
-    parent.replace(text, nodes.Text(text[: mark.start()] + text[mark.end() :]))
-    return mark.group()
-
-
-# --- API references -------------------------------------------------------------------------
-
-
-def documented_as(target: str, documented: Iterable[str]) -> str | None:
-    """Return the one documented name that a public path means, or None.
-
-    ``unrolled.results.quote`` is documented where it is defined, ``unrolled.results.quotes.quote``;
-    a short name such as ``Row`` means the one object of that name.
-    """
-    parts = target.split(".")
-    for cut in range(len(parts) - 1, -1, -1):
-        start, end = ".".join([*parts[:cut], ""]), "." + ".".join(parts[cut:])
-        found = [name for name in documented if name.startswith(start) and name.endswith(end)]
-        if len(found) == 1:
-            return found[0]
-    return None
-
-
-def resolve_python_name(
-    app: Sphinx, env: BuildEnvironment, node: nodes.Element, contnode: nodes.Node
-) -> nodes.Node | None:
-    """Resolve public paths; leave types of docstrings that have no page as plain words.
-
-    A reference that an author wrote as a role stays strict; a single backtick links if it can.
-    """
-    if node.get("refdomain") != "py":
-        return None
-    objects, target = env.get_domain("py").objects, node["reftarget"]
-    if name := documented_as(target, objects):
-        entry = objects[name]
-        return make_refnode(
-            app.builder, node["refdoc"], entry.docname, entry.node_id, contnode, name
-        )
-    is_private = target.rpartition(".")[2].startswith("_")
-    is_role = ":`" in node.rawsource
-    is_ours = target.startswith("unrolled.") and not is_private
-    return None if is_role or is_ours else contnode
-
-
-def skip_member(
-    app: Sphinx, what: str, name: str, member: Any, skip: bool, options: Any
-) -> bool | None:
-    """Leave out what a module only re-exports, and fields of named tuples that have no text.
-
-    Each object so has one entry, where it is defined; `documented_as` finds it by any path.
-    """
-    if str(getattr(member, "__doc__", "")).startswith("Alias for field number"):
-        return True
-    here, home = app.env.temp_data.get("autodoc:module"), getattr(member, "__module__", None)
-    is_ours = isinstance(home, str) and home.startswith("unrolled.")
-    return True if what == "module" and is_ours and home != here else None
-
-
-def refresh_source_pages(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
-    """Remake the pages of source code when a page of the package changes.
-
-    Sphinx makes them again only when the *code* is newer, and then they link to old anchors.
-    """
-    if any(docname.startswith("book/api/") for docname in docnames):
-        shutil.rmtree(Path(app.outdir, "_modules"), ignore_errors=True)
-
-
 # --- Results --------------------------------------------------------------------------------
 
 
@@ -242,24 +150,26 @@ def write_sitemap(app: Sphinx, exception: Exception | None) -> None:
     )
 
 
+def fingerprint() -> int:
+    """Return a number that changes with the book's extensions."""
+    return zlib.crc32(b"".join(path.read_bytes() for path in sorted(HERE.glob("*.py"))))
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect the above to Sphinx."""
     std_logging.getLogger("matplotlib.font_manager").setLevel(std_logging.ERROR)  # social cards
     app.add_config_value("comments_config", {}, "")  # Jupyter Book sets it for an absent extension
+    app.setup_extension("typography")
+    app.setup_extension("package_pages")
     app.add_role("result", ResultRole())
     app.connect("config-inited", set_addresses, priority=100)
     app.connect("source-read", show_executed_copy)
     app.connect("doctree-read", add_ways_out)
-    app.connect("doctree-read", keep_marks_with_formulas)
-    app.setup_extension("sphinx.ext.autodoc")
-    app.connect("autodoc-skip-member", skip_member)
-    app.connect("env-before-read-docs", refresh_source_pages)
-    app.connect("missing-reference", resolve_python_name)
     app.connect("html-page-context", point_edit_buttons_at_source, priority=900)
     app.connect("build-finished", write_sitemap)
     return {
         "version": "1",
-        "env_version": zlib.crc32(Path(__file__).read_bytes()),  # a change here re-reads all pages
+        "env_version": fingerprint(),  # a change of an extension re-reads all pages
         "parallel_read_safe": True,
         "parallel_write_safe": True,
     }

@@ -99,7 +99,8 @@ def numbered_link(role: Role, context: Context) -> str:
     target = context.index.target(role.target, *REFERABLE)
     if not target.number:
         raise BookError(f"{{numref}} to {role.target!r}, which has no number")
-    form = role.title or numfig_format(target.kind, context)
+    is_chapter = target.kind == "section" and "." not in target.number_text
+    form = role.title or ("Chapter %s" if is_chapter else numfig_format(target.kind, context))
     form = form.replace("%s", target.number_text).replace("{number}", target.number_text)
     return f"[{form.replace('{name}', target.title)}]({context.url(target)})"
 

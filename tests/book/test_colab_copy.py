@@ -55,6 +55,7 @@ INLINE = {
     "{numref}`fig-everything`": "[Fig. 2.1](#fig-everything)",
     "{numref}`Picture %s <fig-square>`": "[Picture 2.2](#fig-square)",
     "{numref}`nested-section`": f"[Section 1.3.1]({BOOK}/book/nested.html#nested-section)",
+    "{numref}`first`": f"[Chapter 1]({BOOK}/book/first.html#first)",
     "{ref}`first`": f"[The first chapter]({BOOK}/book/first.html#first)",
     "{ref}`the *page* <nested>`": f"[the *page*]({BOOK}/book/nested.html#nested)",
     "{ref}`ex-everything`": "[Exercise 2.1](#ex-everything)",

@@ -1,4 +1,4 @@
-"""The book's Sphinx extension, on a book of two pages."""
+"""The book's Sphinx extensions, on a book of two pages."""
 
 from __future__ import annotations
 
@@ -23,9 +23,19 @@ import unrolled.results.rows
 EXTENSION = Path(__file__).parents[2] / "book" / "_ext"
 sys.path.insert(0, str(EXTENSION))
 
-import unrolled_book  # noqa: E402
+import package_pages  # noqa: E402
 
-PAGE = """# A page
+BIBLIOGRAPHY = """
+@misc{one2020, author = {One, Ann}, title = {First}, year = {2020}, url = {https://one.example}}
+@misc{two2021, author = {Two, Bob}, title = {Second}, year = {2021}, url = {https://two.example}}
+"""
+PAGE = """(page)=
+# A page
+
+(part)=
+## A part
+
+See {numref}`page`, {numref}`part`, {cite:t}`one2020` and {cite:p}`one2020,two2021`.
 
 The mean is {result}`toy_runs | mean loss | variant=a preset=laptop | .2f`.
 Formulas ($x$) keep their marks: $y$, and $z$.
@@ -59,7 +69,9 @@ class Book:
     def __init__(self, root: Path) -> None:
         self.root, self.warnings = root, ""
         (root / "notebooks").mkdir()
-        self.write("index.md", "# Home\n\n```{toctree}\npage\nnotebooks/first\n```\n")
+        contents = "```{toctree}\n:numbered:\npage\nnotebooks/first\n```"
+        self.write("index.md", f"# Home\n\n{contents}\n\n```{{bibliography}}\n```\n")
+        self.write("all.bib", BIBLIOGRAPHY)
         self.write("page.md", PAGE)
         self.write("notebooks/first.ipynb", notebook(None))
         self.address("https://github.com/someone/somewhere", "https://somewhere.example/book")
@@ -84,7 +96,15 @@ class Book:
                 doctreedir=self.root / "_build/doctrees",
                 buildername="html",
                 confoverrides={
-                    "extensions": ["myst_nb", "sphinx_book_theme", "unrolled_book"],
+                    "extensions": [
+                        "myst_nb",
+                        "sphinx_book_theme",
+                        "sphinxcontrib.bibtex",
+                        "unrolled_book",
+                    ],
+                    "bibtex_bibfiles": ["all.bib"],
+                    "bibtex_reference_style": "author_year_round",
+                    "numfig": True,
                     "html_theme": "sphinx_book_theme",
                     "html_theme_options": {"use_edit_page_button": True, "use_issues_button": True},
                     "exclude_patterns": ["_build"],
@@ -253,6 +273,11 @@ def test_marks_stay_with_their_formulas(built: Book) -> None:
     assert " keep their marks: " in text
 
 
+def test_chapters_and_citations_read_well(built: Book) -> None:
+    text = re.sub(r"<[^>]+>", "", built.html("page"))
+    assert "See Chapter 1, Section 1.1, One (2020) and (One, 2020; Two, 2021)." in text
+
+
 # --- names of the package ---------------------------------------------------------------------
 
 DOCUMENTED = {
@@ -281,7 +306,7 @@ DOCUMENTED = {
     ],
 )
 def test_public_path_means_one_documented_name(target: str, found: str | None) -> None:
-    assert unrolled_book.documented_as(target, DOCUMENTED) == found
+    assert package_pages.documented_as(target, DOCUMENTED) == found
 
 
 # --- the whole site ---------------------------------------------------------------------------

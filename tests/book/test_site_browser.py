@@ -319,6 +319,11 @@ def test_hidden_code_opens(notebook: Tab) -> None:
     assert hidden.first.locator("pre").first.is_visible()
 
 
+def test_page_shows_no_warnings_of_the_code(notebook: Tab) -> None:
+    warnings = notebook.page.locator("div.output.stderr").all_inner_texts()
+    assert warnings == []
+
+
 def test_plots_lie_on_white_paper_in_the_dark(notebook: Tab) -> None:
     assert notebook.page.evaluate("document.documentElement.dataset.theme") == "dark"
     papers = notebook.page.evaluate(
