@@ -229,13 +229,15 @@ plt.show()
 # What one loop keeps of the gradient, against the factor of the identity path.
 for row in rows:
     g, r = row["gradient_norm_by_loop"], row["residual_norm"]
-    kept, factor = (g[0] / g[-1]) ** (1 / (len(g) - 1)), settings.hidden_size**0.5 / r
+    kept = (g[0] / g[-1]) ** (1 / (len(g) - 1))
+    factor = settings.hidden_size**0.5 / r
     label = LABELS[row["variant"]]
     print(f"{label:4s} keeps {kept:.3f} per loop; sqrt(d) / r = {factor:.3f}")
 
 # %% [markdown]
 # LT loses about the same factor in every loop, and it is the factor that {eq}`eq-looped-shrink` gives for
-# the identity path. FLT's line falls too on its way back, at first: its loops are joined by queries alone,
+# the identity path. (FLT has no identity path, so for FLT the second number means nothing.) FLT's line
+# falls too on its way back, at first: its loops are joined by queries alone,
 # and a query lets little through ({eq}`eq-looped-covariance`). The
 # difference lies at the right end. FLT's *last* loop starts from the embedding $e$: taken by itself it
 # is a plain Transformer with a strange query, and its contribution is always there to learn from. LT's
