@@ -8,6 +8,7 @@ from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
 from unrolled.transformer import (
+    MLP,
     Block,
     KeyValueCache,
     RotaryPositions,
@@ -253,9 +254,15 @@ def test_query_asks_and_context_answers():
     assert_close(block(x, query=h)[:, 0], block(x)[:, 0])
 
 
-def lively_block():
+def test_query_is_normed_like_the_stream():
+    block = lively_block(qk_norm=False)
+    x, h = torch.randn(2, 1, 6, 32)
+    assert_close(block(x, query=3 * h), block(x, query=h))
+
+
+def lively_block(**options):
     torch.manual_seed(0)
-    return Block(small())
+    return Block(small(**options))
 
 
 # --- options --------------------------------------------------------------------------------
@@ -286,6 +293,20 @@ def test_initial_spread_of_the_weights():
     for linear in (block.attention.query, block.attention.key, block.mlp.hidden):
         assert linear.weight.std().item() == pytest.approx(128**-0.5, rel=0.02)
         assert linear.weight.abs().max().item() <= (3 / 128) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("activation", "expected"), [("relu2", [0.0, 4.0]), ("gelu", [-0.0455, 1.9545])]
+)
+def test_activation(activation, expected):
+    mlp = MLP(small(activation=activation))
+    with torch.no_grad():
+        for linear in (mlp.hidden, mlp.output):
+            linear.weight.copy_(torch.eye(*linear.weight.shape))
+    x = torch.zeros(1, 1, 32)
+    x[0, 0, :2] = torch.tensor([-2.0, 2.0])
+    assert_close(mlp(x)[0, 0, :2], torch.tensor(expected), rtol=0, atol=1e-4)
+    assert (mlp(x)[0, 0, 2:] == 0).all()
 
 
 def test_logits_stay_below_the_cap(tokens):

@@ -310,9 +310,10 @@ def test_inductor_agrees(tokens, targets):
 
 
 @each
+@pytest.mark.parametrize("style", [{}, LAYER_STYLE])
 @pytest.mark.parametrize("pieces", [(1,) * 12, (5, 4, 1, 2)])
-def test_reading_in_pieces_equals_reading_at_once(injection, pieces, tokens):
-    model, cache = make(injection), KeyValueCache()
+def test_reading_in_pieces_equals_reading_at_once(injection, style, pieces, tokens):
+    model, cache = make(injection, config=small(**style)), KeyValueCache()
     outputs = [model(piece, cache=cache) for piece in tokens.split(pieces, dim=1)]
     logits = torch.cat([output.logits for output in outputs], dim=1)
     assert_close(logits, model(tokens).logits, rtol=1e-3, atol=1e-3)
