@@ -2,11 +2,13 @@
 
     python book/tools/remake_results.py [--jobs 2] [FILE ...]
 
-The new rows go to `_build/results`; an interrupted run goes on where it stopped. A row counts as
-equal when everything but its provenance (time, versions, commit) is.
+The new rows go to `_build/results`, into a folder of their own for each state of the sources, so
+an interrupted run goes on where it stopped and never with rows of older code. A row counts as equal
+when everything but its provenance (time, versions, commit) is.
 """
 
 import argparse
+import hashlib
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,6 +18,14 @@ from unrolled import results
 
 ROOT = Path(__file__).resolve().parents[2]
 MADE = ROOT / "_build" / "results"
+
+
+def state_of_sources() -> str:
+    """Return a name for what the package's sources are now."""
+    digest = hashlib.sha256()
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        digest.update(path.relative_to(ROOT).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def commands(rows: Sequence[results.Row], output: Path, jobs: int) -> list[list[str]]:
@@ -52,7 +62,7 @@ def differences(committed: Sequence[results.Row], made: Sequence[results.Row]) -
 
 def remake(path: Path, jobs: int) -> list[str]:
     """Make the rows of one file again and return what differs."""
-    committed, output = results.read(path), MADE / path.name
+    committed, output = results.read(path), MADE / state_of_sources() / path.name
     for command in commands(committed, output, jobs):
         subprocess.run(command, check=True, cwd=ROOT)
     lines = differences(committed, results.read(output))

@@ -32,7 +32,7 @@
 # | preset | what runs | time |
 # |---|---|---|
 # | smoke | two variants, 2 loops, 20 steps | seconds |
-# | live | two variants, 12 loops, 100 steps | about a minute on one core |
+# | live | three variants, 12 loops, 80 steps | about a minute on one core |
 # | laptop | six variants, 6, 9 and 12 loops, 300 steps, 3 seeds | an hour and a half of one core |
 # | colab | five variants, 6 layers of width 384, 2,000 steps | under an hour on a 16 GB GPU |
 # | paper | the same at 524,288 tokens a step | several GPUs |
@@ -135,13 +135,13 @@ assert_close(train_by_hand(3), run.losses[:3])
 # Code: {py:func}`unrolled.looped.instability.trained`, on {py:func}`unrolled.training.fit`. The first
 # loss is $\ln 256$: with zero output projections the fresh model guesses uniformly, whatever $K$ is.
 #
-# ## Live: LT against FLT
+# ## Live: LT, FLA and FLT
 #
-# Now the whole of it, for the two variants that matter most. Both start from the same weights and
-# see the same bytes in the same order. The live rate is higher than that of the figure above, so that
+# Now the whole of it, for the plain loop, half of the remedy and all of it. All three start from the same
+# weights and see the same bytes in the same order. The live rate is higher than that of the figure above, so that
 # the difference shows sooner.
 #
-# **Predict before you run:** both losses fall at first, LT's too. What does LT learn in its first
+# **Predict before you run:** all losses fall at first, LT's too. What does LT learn in its first
 # steps, and at which loss will it stop?
 
 # %%
@@ -236,7 +236,7 @@ for row in rows:
 
 # %% [markdown]
 # LT loses about the same factor in every loop, and it is the factor that {eq}`eq-looped-shrink` gives for
-# the identity path. (FLT has no identity path, so for FLT the second number means nothing.) FLT's line
+# the identity path. (The equation is LT's; for the others the second number means nothing.) FLT's line
 # falls too on its way back, at first: its loops are joined by queries alone,
 # and a query lets little through ({eq}`eq-looped-covariance`). The
 # difference lies at the right end. FLT's *last* loop starts from the embedding $e$: taken by itself it

@@ -422,13 +422,13 @@ EXPERIMENT = Experiment(
             num_heads=1,
             validation_windows=4,
         ),
-        # What a notebook trains while it is read: one K, one rate, two variants.
+        # What a notebook trains while it is read: one K, one rate, three variants.
         "live": InstabilitySettings(
-            variants=("original", "flt"),
+            variants=("original", "fla", "flt"),
             num_loops=(12,),
             learning_rate=3e-3,
             high_learning_rate=None,
-            steps=100,
+            steps=80,
             validation_windows=32,
         ),
         # The committed evidence: about a minute a run on one core.
