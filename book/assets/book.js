@@ -14,3 +14,13 @@ document.addEventListener("DOMContentLoaded", () => {
   };
   if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
 });
+
+// The menu of a formula: without the entries whose files are not on board. Screen readers find
+// every formula as hidden MathML.
+window.addEventListener("load", () => {
+  window.MathJax?.startup?.promise?.then(() => {
+    const menu = MathJax.startup.document.menu.menu;
+    for (const entry of [["Accessibility"], ["Language"], ["Settings", "Renderer"]])
+      menu.findID(...entry)?.hide();
+  });
+});

@@ -89,11 +89,15 @@ class Tab:
         self.page.on("console", self.note_console)
         self.page.on("pageerror", lambda error: self.problems.append(f"page error: {error}"))
         self.page.on("request", self.note_request)
-        self.page.on("requestfailed", lambda r: self.problems.append(f"failed: {r.url}"))
+        self.page.on("requestfailed", self.note_failure)
 
     def note_console(self, message) -> None:
         if message.type == "error":
             self.problems.append(f"console: {message.text}")
+
+    def note_failure(self, request) -> None:
+        if request.failure != "net::ERR_ABORTED":  # what a click on a link leaves behind
+            self.problems.append(f"failed: {request.url}, {request.failure}")
 
     def note_request(self, request) -> None:
         if not request.url.startswith((self.home, "data:", "blob:")):
@@ -130,6 +134,8 @@ WRONG_MATH = """() => {
     if (!math.querySelector("mjx-container")) wrong.push("not set: " + math.textContent.trim());
   for (const error of document.querySelectorAll("mjx-merror, [data-mjx-error]"))
     wrong.push("TeX error: " + (error.dataset.mjxError || error.textContent));
+  for (const macro of document.querySelectorAll('mjx-mtext[style*="red"]'))
+    wrong.push("unknown macro: " + macro.textContent);  // drawn in red by the engine
   const walker = document.createTreeWalker(document.querySelector("article, main"), 4);
   while (walker.nextNode()) {
     const text = walker.currentNode;
@@ -177,32 +183,56 @@ POOR_CONTRAST = """() => {
 }"""
 
 
-def assert_page_is_sound(tab: Tab, path: str) -> None:
-    """Look at a page in light and dark, wide and narrow."""
+def assert_page_is_whole(tab: Tab, path: str) -> None:
+    """Open a page: formulas set, images there, nothing wrong in the console or on the way."""
     page = tab.open(path)
     assert page.evaluate(WRONG_MATH) == []
     assert page.evaluate(BROKEN_IMAGES) == []
+    assert tab.problems == []
+
+
+def assert_page_fits(tab: Tab, path: str) -> None:
+    """Look at the open page in light and dark, wide and narrow."""
     for size in (WIDE, NARROW):
-        page.set_viewport_size(size)
+        tab.page.set_viewport_size(size)
         for theme in ("light", "dark"):
-            page.emulate_media(color_scheme=theme)
+            tab.page.emulate_media(color_scheme=theme)
+            tab.page.wait_for_function(f"document.documentElement.dataset.theme === '{theme}'")
             where = f"{path}, {theme}, {size['width']} px"
-            page.wait_for_function(f"document.documentElement.dataset.theme === '{theme}'")
-            assert page.evaluate(STICKING_OUT) == [], where
+            assert tab.page.evaluate(STICKING_OUT) == [], where
             if size is WIDE:
-                assert page.evaluate(POOR_CONTRAST) == [], where
+                assert tab.page.evaluate(POOR_CONTRAST) == [], where
     assert tab.problems == []
 
 
 @pytest.mark.parametrize("path", site_pages())
 def test_page_is_sound(tab: Tab, path: str) -> None:
-    assert_page_is_sound(tab, path)
+    assert_page_is_whole(tab, path)
+    assert_page_fits(tab, path)
 
 
 def test_pages_with_formulas_load_no_formula_engine_from_afar(tab: Tab) -> None:
     page = tab.open("book/notation.html")
     assert page.evaluate("MathJax.version") == "3.2.2"
     assert page.locator("mjx-container").count() > 20
+
+
+def test_menu_of_a_formula_offers_only_what_is_on_board(tab: Tab) -> None:
+    page = tab.open("book/notation.html")
+    page.locator("mjx-container").first.click(button="right")
+    page.get_by_text("Math Settings").hover()
+    page.get_by_text("Zoom Trigger").wait_for()
+    entries = " ".join(page.locator(".CtxtMenu_MenuItem").all_inner_texts())
+    assert "Copy to Clipboard" in entries
+    assert not re.search("Accessibility|Language|Renderer", entries)
+    page.keyboard.press("Escape")
+    assert tab.problems == []
+
+
+def test_screen_readers_find_every_formula(tab: Tab) -> None:
+    page = tab.open("book/notation.html")
+    formulas = page.locator("mjx-container").count()
+    assert page.locator("mjx-container mjx-assistive-mml math").count() == formulas > 20
 
 
 # --- what moves -------------------------------------------------------------------------------
@@ -356,8 +386,8 @@ def file_tab(browser) -> Iterator[Tab]:
 
 
 @pytest.mark.parametrize("path", ["book/index.html", "book/notation.html", *notebook_pages()[:1]])
-def test_page_is_sound_from_a_file(file_tab: Tab, path: str) -> None:
-    assert_page_is_sound(file_tab, path)
+def test_page_is_whole_from_a_file(file_tab: Tab, path: str) -> None:
+    assert_page_is_whole(file_tab, path)
 
 
 def test_search_works_from_a_file(file_tab: Tab) -> None:
