@@ -313,13 +313,17 @@ def outcome(model: LoopedTransformer, text: Text, batch_size: int) -> dict[str, 
 
 @torch.no_grad()
 def validation_loss(
-    model: LoopedTransformer, inputs: Tensor, targets: Tensor, batch_size: int
+    model: LoopedTransformer,
+    inputs: Tensor,
+    targets: Tensor,
+    batch_size: int,
+    num_loops: int | None = None,
 ) -> float:
-    """Return the mean loss over windows (W, N), in nats per token."""
+    """Return the mean loss over windows (W, N), in nats per token; at the trained K by default."""
     device = next(model.parameters()).device
     total = 0.0
     for x, y in zip(inputs.split(batch_size), targets.split(batch_size), strict=True):
-        total += model.loss(x.to(device), y.to(device)).item() * y.numel()
+        total += model.loss(x.to(device), y.to(device), num_loops=num_loops).item() * y.numel()
     return total / targets.numel()
 
 
