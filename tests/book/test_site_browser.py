@@ -150,6 +150,11 @@ BROKEN_IMAGES = """() => [...document.images]
   .filter((image) => image.loading !== "lazy" && !(image.complete && image.naturalWidth > 0))
   .map((image) => image.src)"""
 
+# Formulas in tables whose end is cut off.
+CUT_FORMULAS = """() => [...document.querySelectorAll("td span.math")]
+  .filter((e) => getComputedStyle(e).overflowX !== "visible" && e.scrollWidth > e.clientWidth + 1)
+  .map((e) => e.textContent.slice(0, 60))"""
+
 # What sticks out to the right of the window, unless a box of its own scrolls it.
 STICKING_OUT = """() => {
   if (document.documentElement.scrollWidth <= innerWidth + 1) return [];
@@ -200,6 +205,7 @@ def assert_page_fits(tab: Tab, path: str) -> None:
             tab.page.wait_for_function(f"document.documentElement.dataset.theme === '{theme}'")
             where = f"{path}, {theme}, {size['width']} px"
             assert tab.page.evaluate(STICKING_OUT) == [], where
+            assert tab.page.evaluate(CUT_FORMULAS) == [], where
             if size is WIDE:
                 assert tab.page.evaluate(POOR_CONTRAST) == [], where
     assert tab.problems == []
