@@ -34,7 +34,8 @@
 # |---|---|---|
 # | smoke | the smallest model that has every part | seconds |
 # | live | 2 layers of width 64, 12 loops | under half a minute on one core |
-# | laptop, colab, paper | the blocks of the paper's Small model, on bytes | minutes on a CPU |
+# | laptop | 6 layers of width 64, 12 loops | a minute or two on one core |
+# | colab, paper | the blocks of the paper's Small model, on bytes | minutes on a CPU, 8 GB |
 #
 # Nothing is trained here. The next chapter trains.
 
@@ -76,8 +77,8 @@ NUM_LOOPS = 12
 # arrives at the early loops?
 
 # %%
-sizes = {"smoke": (2, 32, 2, 2, 32), "live": (2, 64, 2, 4, 64)}
-LAYERS, WIDTH, HEADS, BATCH, LENGTH = sizes.get(PRESET, (6, 384, 3, 8, 256))
+sizes = {"smoke": (2, 32, 2, 2, 32), "live": (2, 64, 2, 4, 64), "laptop": (6, 64, 2, 4, 64)}
+LAYERS, WIDTH, HEADS, BATCH, LENGTH = sizes.get(PRESET, (6, 384, 3, 2, 64))
 shape = {"num_layers": LAYERS, "hidden_size": WIDTH, "num_heads": HEADS}
 config = TransformerConfig(**shape, max_length=LENGTH, zero_output=False)
 text = state_of_the_union().text("validation")[: 2 * BATCH * LENGTH]
