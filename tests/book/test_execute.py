@@ -333,10 +333,18 @@ RUN = "import sys; sys.path.insert(0, sys.argv[1]); import notebooks, pathlib; "
 )
 
 
+def heed_interrupts() -> None:
+    """Let Ctrl-C through in a new process, also where the tests run in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(root: Path) -> subprocess.Popen:
     """Start the command in a process of its own."""
     return subprocess.Popen(
-        [sys.executable, "-c", RUN, str(TOOLS), str(root)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", RUN, str(TOOLS), str(root)],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
     )
 
 

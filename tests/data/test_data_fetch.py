@@ -219,6 +219,11 @@ def test_a_copy_put_there_by_hand_is_taken(server, cache):
 # Several processes, and processes that die
 
 
+def heed_interrupts() -> None:
+    """Let Ctrl-C through in a new process, also where the tests run in the background."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(server, path, number):
     """Start a process that announces itself and then fetches."""
     code = (
@@ -229,7 +234,12 @@ def start(server, path, number):
         f"pathlib.Path({str(server.folder / f'ready{number}')!r}).touch()\n"
         "print(fetch(file))\n"
     )
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
+    )
 
 
 def test_two_processes_fetch_once(server, cache):
