@@ -235,8 +235,8 @@ for row in rows:
     print(f"{label:4s} keeps {kept:.3f} per loop; sqrt(d) / r = {factor:.3f}")
 
 # %% [markdown]
-# LT loses about the same factor in every loop, and it is the factor that {eq}`eq-looped-shrink` gives for
-# the identity path. (The equation is LT's; for the others the second number means nothing.) FLT's line
+# LT loses about the same factor in every loop, and it is close to the one that {eq}`eq-looped-shrink` gives
+# for the identity path. (The equation is LT's; for the others the second number means nothing.) FLT's line
 # falls too on its way back, at first: its loops are joined by queries alone,
 # and a query lets little through ({eq}`eq-looped-covariance`). The
 # difference lies at the right end. FLT's *last* loop starts from the embedding $e$: taken by itself it
