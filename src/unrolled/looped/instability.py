@@ -437,7 +437,7 @@ EXPERIMENT = Experiment(
         ),
         # The committed evidence: about a minute a run on one core.
         "laptop": InstabilitySettings(),
-        # One 16 GB GPU, under an hour: the paper's core size and number of steps, our corpus.
+        # Sized for an hour on one 16 GB GPU: the paper's core size and number of steps, our corpus.
         "colab": InstabilitySettings(
             variants=("original", "input", "attention", "fla", "flt"),
             num_loops=(6, 12),
