@@ -18,6 +18,7 @@ __all__ = ["BENCHMARKS", "EXPERIMENTS", "load_benchmark", "load_experiment"]
 #: Module of each experiment; its attribute is ``EXPERIMENT``.
 EXPERIMENTS = {
     "looped.instability": "unrolled.looped.instability",
+    "looped.search": "unrolled.looped.search",
     "looped.pretraining": "unrolled.looped.pretraining",
 }
 

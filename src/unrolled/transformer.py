@@ -478,6 +478,7 @@ class Block(nn.Module):
         x: Tensor,
         query: Tensor | None = None,
         *,
+        normed: bool = False,
         mask: Tensor | None = None,
         cache: CacheSlot | None = None,
     ) -> Tensor:
@@ -489,6 +490,8 @@ class Block(nn.Module):
             The residual stream (B, N, d).
         query : Tensor, optional
             The state h (B, N, d) that asks in place of ``x``; it is normalised here like ``x``.
+        normed : bool
+            Whether ``query`` is normalised already: blocks with a parameter-free norm share it.
         mask, cache
             As in `Attention`.
 
@@ -497,8 +500,9 @@ class Block(nn.Module):
         Tensor
             (B, N, d).
         """
-        context = self.attention_norm(x)
-        asking = context if query is None else self.attention_norm(query)
+        asking = context = self.attention_norm(x)
+        if query is not None:
+            asking = query if normed else self.attention_norm(query)
         x = x + self.attention(asking, context, mask=mask, cache=cache)
         return x + self.mlp(self.mlp_norm(x))
 

@@ -10,10 +10,10 @@ Source: Fu et al. 2026 (arXiv 2605.18797), its diagnosis of the first 2,000 step
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -36,7 +36,7 @@ from unrolled.looped.diagnostics import (
     residual_norms,
     unigram_loss,
 )
-from unrolled.looped.model import INJECTIONS, LoopedTransformer
+from unrolled.looped.model import INJECTIONS, LoopedTransformer, build
 from unrolled.looped.theory import alikeness, loop_gradients
 from unrolled.results import Claim, judge_difference, judge_share
 from unrolled.training import (
@@ -52,13 +52,17 @@ from unrolled.transformer import TransformerConfig, count_parameters, flops_per_
 __all__ = [
     "EXPERIMENT",
     "InstabilitySettings",
+    "Schedule",
     "Text",
     "by_loop",
     "load_text",
     "outcome",
     "symptoms",
     "text_of",
+    "tokenizer_of",
+    "train",
     "trained",
+    "validation_loss",
 ]
 
 
@@ -121,6 +125,15 @@ class InstabilitySettings:
         )
 
 
+class Schedule(Protocol):
+    """What a training run needs to know of its settings."""
+
+    steps: int
+    batch_size: int
+    optimizer: str
+    mixed_precision: str
+
+
 @dataclass(frozen=True)
 class Text:
     """Real text, tokenized: a training stream, and validation windows with their bytes."""
@@ -157,12 +170,20 @@ def load_text(corpus: str, vocab_size: int, length: int, windows: int) -> Text:
     """
     if corpus != "state_of_the_union":
         raise ValueError(f"corpus {corpus!r} is not on board; allowed: state_of_the_union")
-    source = state_of_the_union()
-    tokenizer = ByteTokenizer() if vocab_size == 256 else BpeTokenizer.train(source, vocab_size)
+    source, tokenizer = state_of_the_union(), tokenizer_of(corpus, vocab_size)
     train = tokenizer.encode(source.text("train"))
     validation = evaluation_windows(tokenizer.encode(source.text("validation")), length, windows)
     size = tokenizer.num_bytes(validation[1])
     return Text(train, validation, size, unigram_loss(train))
+
+
+def tokenizer_of(corpus: str, vocab_size: int) -> ByteTokenizer | BpeTokenizer:
+    """Return the bytes for 256 tokens, and for more a byte-pair encoding of the training split."""
+    if vocab_size == 256:
+        return ByteTokenizer()
+    if corpus != "state_of_the_union":
+        raise ValueError(f"corpus {corpus!r} is not on board; allowed: state_of_the_union")
+    return BpeTokenizer.train(state_of_the_union(), vocab_size)
 
 
 def cases(settings: InstabilitySettings) -> list[Case]:
@@ -203,26 +224,42 @@ def trained(
     NonFiniteError
         If the loss or a gradient stops being finite.
     """
-    text = text_of(settings)
+    tokens = text_of(settings).train
     torch.manual_seed(seed)  # the initial weights; the batches have the seed themselves
-    model = LoopedTransformer(settings.config, case["num_loops"], case["variant"])
-    return model, train(model, text, settings, case["learning_rate"], seed, report)
+    model = build(settings.config, case["variant"], case["num_loops"])
+    batches = TokenBatches(tokens, settings.batch_size, settings.length, seed)
+    return model, train(model, batches, settings, case["learning_rate"], report)
 
 
 def train(
     model: LoopedTransformer,
-    text: Text,
-    settings: InstabilitySettings,
+    batch_at: Callable[[int], tuple[Tensor, ...]],
+    settings: Schedule,
     learning_rate: float,
-    seed: int,
-    report: Report,
+    report: Report = no_report,
 ) -> FitResult:
-    """Train on random sequences; write down the residual norm and the gradient's cosine."""
-    batches = TokenBatches(text.train, settings.batch_size, settings.length, seed)
+    """Train a model; write down the residual norm and the gradient's cosine at each step.
+
+    Parameters
+    ----------
+    model
+        The looped model, in place.
+    batch_at
+        Inputs and targets (B, N) of a step; and, where the number of loops changes from step to
+        step, that number, B times over.
+    settings
+        Its ``steps``, ``batch_size``, ``optimizer`` and ``mixed_precision`` are used.
+    learning_rate
+        The peak rate.
+    report
+        Called after each step.
+    """
     cosine = GradientCosine(model)
 
-    def loss_fn(model: LoopedTransformer, batch: tuple[Tensor, Tensor]):
-        output = model(batch[0], targets=batch[1], loop_states=True)
+    def loss_fn(model: LoopedTransformer, batch: tuple[Tensor, ...]):
+        inputs, targets, *loops = batch
+        K = int(loops[0][0]) if loops else None
+        output = model(inputs, targets=targets, num_loops=K, loop_states=True)
         return output.loss, {"residual_norm": residual_norms(output.loop_states)[-1].item()}
 
     def on_gradients(step: int, model: torch.nn.Module) -> dict[str, float]:
@@ -232,7 +269,7 @@ def train(
 
     return fit(
         model,
-        batches,
+        batch_at,
         loss_fn,
         training_config(settings),
         optimizer_config(settings, learning_rate),
@@ -240,7 +277,7 @@ def train(
     )
 
 
-def training_config(settings: InstabilitySettings) -> TrainingConfig:
+def training_config(settings: Schedule) -> TrainingConfig:
     """Return the schedule of the paper: no warm-up, linear decay over the last fifth, clip 1."""
     return TrainingConfig(
         steps=settings.steps,
@@ -253,7 +290,7 @@ def training_config(settings: InstabilitySettings) -> TrainingConfig:
     )
 
 
-def optimizer_config(settings: InstabilitySettings, learning_rate: float) -> OptimizerConfig:
+def optimizer_config(settings: Schedule, learning_rate: float) -> OptimizerConfig:
     """Return AdamW without decay (our choice), or the paper's Muon with AdamW."""
     if settings.optimizer == "adamw":
         return OptimizerConfig(name="adamw", learning_rate=learning_rate)

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -49,6 +50,7 @@ __all__ = [
     "SMALL",
     "LoopedOutput",
     "LoopedTransformer",
+    "build",
 ]
 
 INJECTIONS = ("original", "input", "attention", "fla", "flt", "original_no_norm")
@@ -61,8 +63,9 @@ LABELS = {
     "fla": "FLA",
     "flt": "FLT",
     "original_no_norm": "LT, no norm",
+    "plain": "plain",
 }
-"""Short names of the injections, for figures and tables."""
+"""Short names of the injections and of the plain Transformer, for figures and tables."""
 
 LOSS_LOOPS = ("last", "mean", "last_third")
 """The loops on which the loss can be taken."""
@@ -255,12 +258,14 @@ class LoopedTransformer(Transformer):
         """
         h = None if state is None else self._handed_on(state)
         x, states = self._start(e, h), []
+        # h has been through the norm; without gains a second time would change nothing.
+        normed = self.config.norm == "rms"
         for layer, block in enumerate(self.blocks):
             if self.injection == "fla" and h is not None:
                 # x <- norm(x + h)
                 x = self.norm(x + h)
             cache = None if slots is None else slots[layer]
-            x = block(x, self._query(layer, h), mask=mask, cache=cache)
+            x = block(x, self._query(layer, h), normed=normed, mask=mask, cache=cache)
             states.append(x)
         return states
 
@@ -303,3 +308,34 @@ class LoopedTransformer(Transformer):
 
         # The logits are the widest tensors of the model: with checkpointing, keep none of them.
         return self._keep(loss, state, targets, keep_all=False)[0]
+
+
+def build(
+    config: TransformerConfig, variant: str, num_loops: int, *, loss_loops: str = "last"
+) -> LoopedTransformer:
+    """Return a looped model, or the plain Transformer that applies as many blocks.
+
+    Parameters
+    ----------
+    config
+        The blocks that are looped.
+    variant
+        An injection, or ``"plain"``: one loop through ``num_loops`` times as many blocks, each with
+        weights of its own. That costs the same operations, and K times the parameters of the core.
+    num_loops
+        K.
+    loss_loops
+        As in `LoopedTransformer`.
+
+    Examples
+    --------
+    >>> config = TransformerConfig(num_layers=2, hidden_size=16, num_heads=2)
+    >>> [len(build(config, variant, num_loops=3).blocks) for variant in ("flt", "plain")]
+    [2, 6]
+    """
+    require_choice(variant, "variant", (*INJECTIONS, "plain"))
+    require_count(num_loops, "num_loops")
+    if variant != "plain":
+        return LoopedTransformer(config, num_loops, variant, loss_loops=loss_loops)
+    deep = replace(config, num_layers=num_loops * config.num_layers)
+    return LoopedTransformer(deep, 1, "original", loss_loops=loss_loops)

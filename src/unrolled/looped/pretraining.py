@@ -1,9 +1,10 @@
-r"""Pretraining: quality against the number of loops, at training and at inference.
+r"""Pretraining: quality against the number of loops, on the text of training and on other texts.
 
-Each unit trains one variant with one number of loops :math:`K` for longer than the diagnosis of
-`unrolled.looped.instability`, on the same text and by the same rules, and evaluates it on held-out
-text: at the trained number of loops, and at others (:eq:`eq-looped-recurrence` can be unrolled as
-far as one likes). With :math:`K = 1` all variants are the plain Transformer, so it is trained once.
+Each unit trains one variant with one number of loops :math:`K` and one optimizer, and evaluates it
+on held-out text of the same kind, on text out of domain, and at other numbers of loops than it was
+trained with (:eq:`eq-looped-recurrence` can be unrolled as far as one likes). The variant "plain"
+is the Transformer without loops that applies as many blocks: at K = 1 it is every variant, and at
+larger K it costs the operations of the looped model and has K times the parameters of its core.
 
 Source: Fu et al. 2026 (arXiv 2605.18797), its Small and Base models.
 """
@@ -11,50 +12,92 @@ Source: Fu et al. 2026 (arXiv 2605.18797), its Small and Base models.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from unrolled.data.text import bits_per_byte, evaluation_windows, moby_dick, wikipedia_leads
 from unrolled.experiment import Case, Experiment, Report
 from unrolled.looped import instability
 from unrolled.looped.instability import InstabilitySettings
 from unrolled.looped.model import LoopedTransformer
+from unrolled.results import Claim, judge_difference, judge_share
 from unrolled.training import NonFiniteError
-from unrolled.transformer import count_parameters, flops_per_token
+from unrolled.transformer import count_parameters, flops_per_token, generate
 
-__all__ = ["EXPERIMENT", "PretrainingSettings"]
+__all__ = ["EXPERIMENT", "OTHER_TEXTS", "PretrainingSettings", "measured_at", "text_sample"]
 
 FIVE = ("original", "input", "attention", "fla", "flt")  # the variants of the paper
+
+OTHER_TEXTS = {"moby_dick": moby_dick, "wikipedia_leads": wikipedia_leads}
+"""Texts that no model is trained on, by name."""
 
 
 @dataclass(frozen=True)
 class PretrainingSettings(InstabilitySettings):
-    """The scale of a pretraining run; the fields are those of the diagnosis, and one more.
+    """The scale of a pretraining run; the fields are those of the diagnosis, and these.
 
     Parameters
     ----------
+    muon_learning_rate
+        Rate of the block matrices under Muon; the other rates of Muon are those of the paper.
+    num_loops
+        Numbers of loops K that are trained with Muon.
+    adamw_num_loops
+        Numbers of loops K that are trained with AdamW, at ``learning_rate``.
+    depth_matched
+        Whether the plain Transformer is trained at every K, or at K = 1 only.
     inference_loops
         Numbers of loops at which each trained model is evaluated.
+    other_texts
+        Texts out of domain, of `OTHER_TEXTS`.
+    sample_length
+        Bytes or tokens of text that each trained model writes; 0 for none.
     """
 
     variants: tuple[str, ...] = FIVE
     num_loops: tuple[int, ...] = (1, 3, 6, 9, 12)
-    high_learning_rate: float | None = None
-    steps: int = 600
+    learning_rate: float = 3e-3
+    muon_learning_rate: float = 0.02
+    adamw_num_loops: tuple[int, ...] = (1, 6, 12)
+    depth_matched: bool = True
+    batch_size: int = 4
     inference_loops: tuple[int, ...] = (1, 3, 6, 9, 12)
+    validation_windows: int = 128
+    other_texts: tuple[str, ...] = ("moby_dick", "wikipedia_leads")
+    sample_length: int = 120
+    high_learning_rate: None = None
 
 
 def cases(settings: PretrainingSettings) -> list[Case]:
-    """Return every variant at every K, and the plain Transformer (K = 1) once."""
+    """Return every variant at every K, and the plain Transformer."""
     return [
-        {"variant": variant, "num_loops": K, "learning_rate": settings.learning_rate}
-        for K in settings.num_loops
-        for variant in (settings.variants[:1] if K == 1 else settings.variants)
+        {"optimizer": optimizer, "variant": variant, "num_loops": K, "learning_rate": rate}
+        for optimizer, rate, loops in regimes(settings)
+        for K in loops
+        for variant in compared(settings, K)
     ]
 
 
+def regimes(settings: PretrainingSettings) -> list[tuple[str, float, tuple[int, ...]]]:
+    """Return the optimizers with their rates and numbers of loops."""
+    muon = ("muon", settings.muon_learning_rate, settings.num_loops)
+    adamw = ("adamw", settings.learning_rate, settings.adamw_num_loops)
+    return [regime for regime in (muon, adamw) if regime[2]]
+
+
+def compared(settings: PretrainingSettings, num_loops: int) -> tuple[str, ...]:
+    """Return the variants at a K: with one loop they are all the plain Transformer."""
+    if num_loops == 1:
+        return ("plain",)
+    return (*settings.variants, "plain") if settings.depth_matched else settings.variants
+
+
 def measure(settings: PretrainingSettings, case: Case, seed: int, report: Report) -> dict[str, Any]:
-    """Train one variant from one seed and return what it is worth at each number of loops."""
+    """Train one variant from one seed and return what it is worth."""
+    settings = replace(settings, optimizer=case["optimizer"])
     try:
         model, run = instability.trained(settings, case, seed, report)
     except NonFiniteError as error:
@@ -63,19 +106,78 @@ def measure(settings: PretrainingSettings, case: Case, seed: int, report: Report
     return {
         **instability.symptoms(run, text),
         **instability.outcome(model, text, settings.batch_size),
-        "inference_loops": list(settings.inference_loops),
-        "val_loss_by_inference_loops": losses_by_loops(model, text, settings),
+        **out_of_domain(model, settings),
+        **measured_at(model, text, settings.inference_loops, settings.batch_size),
+        **({"sample": text_sample(model, settings)} if settings.sample_length else {}),
     }
 
 
-def losses_by_loops(
-    model: LoopedTransformer, text: instability.Text, settings: PretrainingSettings
-) -> list[float]:
-    """Return the validation loss at each of the inference numbers of loops, in nats per token."""
-    return [
-        instability.validation_loss(model, *text.validation, settings.batch_size, K)
-        for K in settings.inference_loops
+def measured_at(
+    model: LoopedTransformer,
+    text: instability.Text,
+    inference_loops: tuple[int, ...],
+    batch_size: int,
+) -> dict[str, list[float]]:
+    """Return the validation loss at each number of loops, in nats per token.
+
+    A plain Transformer has no loops to choose from, so nothing is returned for it.
+    """
+    if model.num_loops == 1:
+        return {}
+    losses = [
+        instability.validation_loss(model, *text.validation, batch_size, K) for K in inference_loops
     ]
+    return {"inference_loops": list(inference_loops), "val_loss_by_inference_loops": losses}
+
+
+# --- text out of domain, and text of its own ----------------------------------------------------
+
+
+@lru_cache(maxsize=4)
+def load_other(
+    name: str, corpus: str, vocab_size: int, length: int, windows: int
+) -> tuple[Tensor, Tensor, int]:
+    """Return windows of a text out of domain, in the tokens of a corpus, and their bytes."""
+    tokenizer = instability.tokenizer_of(corpus, vocab_size)
+    tokens = tokenizer.encode(OTHER_TEXTS[name]().text("test"))
+    inputs, targets = evaluation_windows(tokens, length, windows)
+    return inputs, targets, tokenizer.num_bytes(targets)
+
+
+def out_of_domain(model: LoopedTransformer, settings: PretrainingSettings) -> dict[str, float]:
+    """Return the loss on each other text, in bits per byte."""
+    found = {}
+    for name in settings.other_texts:
+        windows = load_other(
+            name,
+            settings.corpus,
+            settings.vocab_size,
+            settings.length,
+            settings.validation_windows,
+        )
+        loss = instability.validation_loss(model, *windows[:2], settings.batch_size)
+        found[f"{name}_bits_per_byte"] = bits_per_byte(loss, windows[1].numel(), windows[2])
+    return found
+
+
+PROMPT = "The people of the United States "
+
+
+def text_sample(
+    model: LoopedTransformer, settings: PretrainingSettings, prompt: str = PROMPT
+) -> str:
+    """Let a model continue a prompt: temperature 0.7, always from the same random numbers."""
+    tokenizer = instability.tokenizer_of(settings.corpus, settings.vocab_size)
+    device = next(model.parameters()).device
+    tokens = generate(
+        model.eval(),
+        tokenizer.encode(prompt).long().to(device),
+        settings.sample_length,
+        temperature=0.7,
+        generator=torch.Generator(device).manual_seed(0),
+        use_cache=False,
+    )
+    return tokenizer.decode(tokens.cpu())
 
 
 def describe(settings: PretrainingSettings) -> dict[str, Any]:
@@ -102,6 +204,35 @@ def describe(settings: PretrainingSettings) -> dict[str, Any]:
     }
 
 
+# --- what the paper claims, and how the rows judge it -------------------------------------------
+
+FILE = "looped_pretraining"
+
+
+def _at(variant: str, num_loops: int = 12, optimizer: str = "muon") -> dict[str, Any]:
+    return {"variant": variant, "num_loops": num_loops, "optimizer": optimizer}
+
+
+def _query(metric: str, side: dict[str, Any], digits: str) -> str:
+    shown = " ".join(f"{key}={value}" for key, value in side.items())
+    return f"{FILE} | mean_ci {metric} | preset=laptop {shown} | {digits}"
+
+
+def _share(
+    statement: str, side: dict[str, Any], *, expect: bool, value: str | None = None
+) -> Claim:
+    judge = judge_share("collapsed", side, expect=expect)
+    return Claim("looped", statement, value, _query("val_bits_per_byte", side, ".3f"), judge)
+
+
+def _lower(statement: str, side: dict[str, Any], reference: dict[str, Any], **more: Any) -> Claim:
+    metric = more.pop("metric", "val_bits_per_byte")
+    judge = judge_difference(metric, side, reference, expect="lower")
+    return Claim("looped", statement, more.pop("value", None), _query(metric, side, ".3g"), judge)
+
+
+CLAIMS = ()
+
 SMALL = PretrainingSettings(
     steps=4_848,
     batch_size=512,
@@ -110,20 +241,22 @@ SMALL = PretrainingSettings(
     hidden_size=384,
     num_heads=3,
     vocab_size=151_680,
-    learning_rate=0.02,
     corpus="fineweb_edu",
-    optimizer="muon",
+    adamw_num_loops=(),
+    depth_matched=False,
+    other_texts=(),
     mixed_precision="bf16",
 )
 
 EXPERIMENT = Experiment(
     name="looped.pretraining",
-    summary="Train each looped variant for longer and evaluate it at many numbers of loops.",
+    summary="Train each variant at each number of loops and evaluate it on three texts.",
     presets={
         # All code paths in seconds; no claim.
         "smoke": PretrainingSettings(
             variants=("original", "flt"),
             num_loops=(1, 2),
+            adamw_num_loops=(2,),
             inference_loops=(1, 2, 3),
             steps=12,
             batch_size=2,
@@ -131,21 +264,32 @@ EXPERIMENT = Experiment(
             hidden_size=32,
             num_heads=1,
             validation_windows=4,
+            other_texts=(),
+            sample_length=8,
         ),
+        # What a notebook trains while it is read.
         "live": PretrainingSettings(
-            variants=("flt",), num_loops=(1, 3), steps=100, validation_windows=32
+            variants=("flt",),
+            num_loops=(1, 6),
+            adamw_num_loops=(),
+            depth_matched=False,
+            steps=100,
+            validation_windows=32,
+            other_texts=(),
         ),
-        # At most two minutes a run on one core.
+        # The committed evidence: at most a minute a run on one core.
         "laptop": PretrainingSettings(),
         # One 16 GB GPU: the paper's core size on the corpus that the package ships.
         "colab": replace(
             SMALL,
+            variants=("original", "flt"),
             num_loops=(1, 6, 12),
             steps=1_500,
             batch_size=16,
             length=256,
             vocab_size=4_096,
             corpus="state_of_the_union",
+            other_texts=("moby_dick", "wikipedia_leads"),
         ),
         # The paper's Small model: 20 tokens per parameter. Its Base model is
         # --set num_layers=12 --set hidden_size=768 --set num_heads=6 --set steps=12127.
@@ -155,4 +299,5 @@ EXPERIMENT = Experiment(
     measure=measure,
     describe=describe,
     seeds={"colab": 1},
+    claims=CLAIMS,
 )
