@@ -20,6 +20,8 @@ EXPERIMENTS = {
     "looped.instability": "unrolled.looped.instability",
     "looped.search": "unrolled.looped.search",
     "looped.pretraining": "unrolled.looped.pretraining",
+    "looped.depth": "unrolled.looped.depth",
+    "looped.inference": "unrolled.looped.inference",
 }
 
 #: Module of each part's benchmark; its attribute is ``BENCHMARK``.
