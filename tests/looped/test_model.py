@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
 
-from unrolled.looped.model import BASE, INJECTIONS, LABELS, SMALL, LoopedTransformer
+from unrolled.looped.model import BASE, INJECTIONS, LABELS, SMALL, LoopedTransformer, build
 from unrolled.transformer import (
     KeyValueCache,
     Transformer,
@@ -439,3 +439,30 @@ def test_forward_names_what_is_wrong(tokens):
         model(tokens, num_loops=0)
     with pytest.raises(TypeError, match="hidden_states"):
         model(tokens, hidden_states=True)
+
+
+def test_a_query_that_is_normed_already_is_the_same_query(tokens):
+    model = make("flt")
+    x, h = model.embed(tokens), model.norm(torch.randn(*tokens.shape, model.config.hidden_size))
+    for block in model.blocks:
+        assert_close(block(x, h, normed=True), block(x, h))
+        assert not torch.allclose(block(x, 3 * h, normed=True), block(x, h))
+
+
+def test_learned_norms_are_applied_to_the_query_in_each_block(tokens):
+    model = make("flt", config=small(norm="layer"))
+    with torch.no_grad():
+        model.blocks[0].attention_norm.weight.mul_(2)
+    e, state = model.embed(tokens), torch.randn(*tokens.shape, model.config.hidden_size)
+    x = e
+    for block in model.blocks:
+        x = block(x, model.norm(state))
+    assert_close(model.loop(e, state)[-1], x)
+
+
+def test_plain_is_one_loop_through_as_many_blocks():
+    plain = build(small(), "plain", 3)
+    assert (plain.num_loops, len(plain.blocks)) == (1, 3 * small().num_layers)
+    assert build(small(), "flt", 3).num_loops == 3
+    with pytest.raises(ValueError, match="variant"):
+        build(small(), "deep", 3)
