@@ -3,8 +3,11 @@
 import math
 
 import pytest
+import torch
 
-from unrolled.benchmark import compare_times, side_by_side
+from unrolled.benchmark import compare_times, peak_memory, side_by_side
+from unrolled.looped.model import LoopedTransformer
+from unrolled.transformer import TransformerConfig
 
 
 class Machine:
@@ -57,9 +60,50 @@ def test_the_looped_benchmark_gives_a_ratio_per_comparison():
     from unrolled.looped.bench import BENCHMARK
 
     rows = BENCHMARK("smoke")
-    assert len({row["comparison"] for row in rows}) == 3
+    assert len({row["comparison"] for row in rows}) == 5
     for row in rows:
         assert math.isfinite(row["ratio"])
-        assert 0 < row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
+        if row["comparison"].startswith("time"):
+            assert 0 < row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
+        else:
+            assert row["megabytes"] > 0
     with pytest.raises(ValueError, match="allowed: smoke, laptop, colab"):
         BENCHMARK("huge")
+
+
+def test_peak_memory_counts_what_lives_at_once():
+    weights = torch.ones(1_000, requires_grad=True)
+
+    def one_after_the_other():
+        for _ in range(5):
+            torch.ones(1_000).sum()
+
+    def kept_for_the_gradient():
+        x = weights
+        for _ in range(5):
+            x = x.exp()  # each result is kept until the gradient has passed it
+        return x
+
+    assert peak_memory(one_after_the_other) == 4_000 + 4
+    assert peak_memory(kept_for_the_gradient) == 5 * 4_000
+    with torch.no_grad():
+        assert peak_memory(kept_for_the_gradient) == 2 * 4_000
+
+
+def test_views_and_results_in_place_take_no_memory():
+    x = torch.ones(1_000)
+    assert peak_memory(lambda: x.view(10, 100).t().mul_(2)) == 0
+
+
+def test_loop_checkpointing_keeps_one_state_a_loop():
+    config = TransformerConfig(num_layers=2, hidden_size=32, num_heads=2, max_length=32)
+    tokens = torch.zeros(2, 32, dtype=torch.long)
+
+    def peak(num_loops, checkpoint_loops):
+        model = LoopedTransformer(config, num_loops, "flt", checkpoint_loops=checkpoint_loops)
+        return peak_memory(lambda: model.loss(tokens, tokens).backward())
+
+    state = 4 * tokens.numel() * config.hidden_size
+    # Four loops more: four states and their norms' by-products, against four whole graphs.
+    assert peak(8, True) - peak(4, True) < 4 * 3 * state
+    assert peak(8, False) - peak(4, False) > 4 * 20 * state

@@ -1,21 +1,26 @@
-"""Benchmark: how much longer one piece of work takes than another, measured side by side.
+"""Benchmark: how much more time or memory one piece of work takes than another.
 
 Times on a shared machine drift, so two pieces of work are timed in turn, in changing order, and
-compared round by round. The result is a ratio with its interval, not a time.
+compared round by round. The result is a ratio with its interval, not a time. Memory is counted,
+not sampled, so its ratio has no interval.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
 from unrolled.results import Row, mean_ci
 
-__all__ = ["compare_times", "side_by_side"]
+__all__ = ["compare_memory", "compare_times", "peak_memory", "side_by_side"]
 
 Work = Callable[[], Any]
 
@@ -64,8 +69,7 @@ def _seconds(work: Work, clock: Callable[[], float]) -> float:
 
 
 def _wait_for_gpu() -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
 
@@ -102,4 +106,77 @@ def compare_times(comparison: str, first: Work, second: Work, **options: Any) ->
         "milliseconds": times[0],
         "reference_milliseconds": times[1],
         "rounds": len(pairs),
+    }
+
+
+# --- memory -----------------------------------------------------------------------------------
+
+
+def peak_memory(work: Work) -> int:
+    """Return the most bytes of tensors that ``work`` makes and that live at the same time.
+
+    On a GPU torch's allocator counts them. On a CPU each operation's results are followed until
+    they are freed: what an operation uses while it runs is not seen, and the number is the same
+    each time. Tensors that were there before do not count.
+
+    Examples
+    --------
+    >>> def work():
+    ...     x = torch.ones(1_000)  # 4 bytes each
+    ...     y = x + 1
+    ...     del x
+    ...     return y * 2
+    >>> peak_memory(work)
+    8000
+    """
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work()
+        return torch.cuda.max_memory_allocated() - before
+    with LiveTensors() as live:
+        work()
+    return live.peak
+
+
+class LiveTensors(TorchDispatchMode):
+    """Follows the storages that operations make; ``peak`` is the most bytes alive at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+        self._alive: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        """Run an operation and count what it made: results that share no storage with an input."""
+        given = {storage._cdata for storage in _storages((args, kwargs))}
+        out = func(*args, **(kwargs or {}))
+        self._alive = {key: kept for key, kept in self._alive.items() if not kept[0].expired()}
+        for storage in _storages(out):
+            if storage._cdata not in given:
+                self._alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        self.peak = max(self.peak, sum(size for _, size in self._alive.values()))
+        return out
+
+
+def _storages(tree: Any) -> list[torch.UntypedStorage]:
+    leaves = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor))
+    return [tensor.untyped_storage() for tensor in leaves]
+
+
+def compare_memory(comparison: str, first: Work, second: Work) -> Row:
+    """Return a row with the ratio of the peak memory of ``first`` and ``second``.
+
+    Examples
+    --------
+    >>> row = compare_memory("two / one", lambda: torch.ones(2), lambda: torch.ones(1))
+    >>> row["ratio"], row["megabytes"]
+    (2.0, 8e-06)
+    """
+    most, reference = peak_memory(first), peak_memory(second)
+    return {
+        "comparison": comparison,
+        "ratio": most / reference,
+        "megabytes": most / 1e6,
+        "reference_megabytes": reference / 1e6,
     }

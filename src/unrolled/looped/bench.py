@@ -1,17 +1,17 @@
-"""Benchmark of the looped models: what a training step costs, as ratios measured side by side."""
+"""Benchmark of the looped models: what a training step costs in time and memory, as ratios."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
-from unrolled.benchmark import compare_times
-from unrolled.looped.model import LoopedTransformer
+from unrolled.benchmark import compare_memory, compare_times
+from unrolled.looped.model import LoopedTransformer, build
 from unrolled.provenance import threads
 from unrolled.results import Row
-from unrolled.transformer import Transformer, TransformerConfig
+from unrolled.transformer import TransformerConfig
 
 __all__ = ["BENCHMARK", "PRESETS", "BenchmarkSettings", "run"]
 
@@ -30,6 +30,8 @@ class BenchmarkSettings:
         Sequences and tokens per step.
     rounds
         How often the two sides are timed in turn.
+    compiled
+        Whether to compare with compiled blocks too; on a CPU that takes a C++ compiler.
     """
 
     num_layers: int = 2
@@ -39,6 +41,7 @@ class BenchmarkSettings:
     batch_size: int = 4
     length: int = 128
     rounds: int = 16
+    compiled: bool = True
 
     @property
     def config(self) -> TransformerConfig:
@@ -52,18 +55,21 @@ class BenchmarkSettings:
 
 
 PRESETS = {
-    "smoke": BenchmarkSettings(1, 16, 1, 2, 1, 8, rounds=2),
+    "smoke": BenchmarkSettings(1, 16, 1, 2, 1, 8, rounds=2, compiled=False),
     "laptop": BenchmarkSettings(),
     "colab": BenchmarkSettings(6, 384, 3, 12, 16, 256),
 }
 
 
 def run(preset: str = "laptop") -> list[Row]:
-    """Return a row per comparison: ratio of times with its 95 % interval.
+    """Return a row per comparison: ratio of times with its 95 % interval, or of peak memories.
 
-    Compared are one training step (loss and gradients) of FLT and of LT at the same K; of FLT
-    and of a plain Transformer with as many block applications; and of FLT with loop-wise
-    checkpointing and without.
+    Compared is one training step (loss and gradients) of FLT
+
+    - with LT at the same K, in time;
+    - with a plain Transformer of as many block applications, in time and memory;
+    - with and without loop checkpointing, in time and memory;
+    - with and without `torch.compile` of its blocks, in time.
 
     Parameters
     ----------
@@ -79,28 +85,46 @@ def run(preset: str = "laptop") -> list[Row]:
         raise ValueError(f"unknown preset {preset!r}; allowed: {', '.join(PRESETS)}")
     settings = PRESETS[preset]
     with threads(None if preset == "colab" else 1):
-        return _compare_all(settings)
+        rows = [*_times(settings), *_memories(settings)]
+    return [{**row, "num_loops": settings.num_loops} for row in rows]
 
 
-def _compare_all(settings: BenchmarkSettings) -> list[Row]:
-    K = settings.num_loops
-    depth = replace(settings.config, num_layers=settings.num_layers * K)
-    flt, lt = (_step(_looped(settings, name), settings) for name in ("flt", "original"))
-    plain = _step(Transformer(depth), settings)
-    kept = _step(_looped(settings, "flt", checkpoint_loops=True), settings)
+def _times(settings: BenchmarkSettings) -> list[Row]:
+    flt, lt, plain = (
+        _step(build(settings.config, variant, settings.num_loops), settings)
+        for variant in ("flt", "original", "plain")
+    )
     compared = {
-        "FLT / LT": (flt, lt),
-        "FLT / plain Transformer of the same depth": (flt, plain),
-        "FLT with loop checkpointing / without": (kept, flt),
+        "time: FLT / LT": (flt, lt),
+        "time: FLT / plain Transformer of the same depth": (flt, plain),
+        "time: FLT with loop checkpointing / without": (_step(_kept(settings), settings), flt),
     }
+    if settings.compiled:
+        compared["time: FLT compiled / not"] = _step(_compiled(settings), settings), flt
+    return [compare_times(name, *pair, rounds=settings.rounds) for name, pair in compared.items()]
+
+
+def _memories(settings: BenchmarkSettings) -> list[Row]:
+    flt, plain = (
+        _step(build(settings.config, variant, settings.num_loops), settings)
+        for variant in ("flt", "plain")
+    )
+    kept = _step(_kept(settings), settings)
     return [
-        {**compare_times(name, *pair, rounds=settings.rounds), "num_loops": K}
-        for name, pair in compared.items()
+        compare_memory("memory: FLT / plain Transformer of the same depth", flt, plain),
+        compare_memory("memory: FLT with loop checkpointing / without", kept, flt),
     ]
 
 
-def _looped(settings: BenchmarkSettings, injection: str, **options: bool) -> LoopedTransformer:
-    return LoopedTransformer(settings.config, settings.num_loops, injection, **options)
+def _kept(settings: BenchmarkSettings) -> LoopedTransformer:
+    return LoopedTransformer(settings.config, settings.num_loops, "flt", checkpoint_loops=True)
+
+
+def _compiled(settings: BenchmarkSettings) -> LoopedTransformer:
+    model = build(settings.config, "flt", settings.num_loops)
+    for block in model.blocks:  # each is compiled once and used in every loop
+        block.compile()
+    return model
 
 
 def _step(model: torch.nn.Module, settings: BenchmarkSettings) -> Callable[[], None]:
