@@ -9,6 +9,7 @@ when everything but its provenance (time, versions, commit) is.
 
 import argparse
 import hashlib
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -20,6 +21,11 @@ ROOT = Path(__file__).resolve().parents[2]
 MADE = ROOT / "_build" / "results"
 
 
+def remakable(folder: Path) -> list[Path]:
+    """Return the files of a folder whose rows must come out the same: all but times."""
+    return sorted(path for path in folder.glob("*.jsonl") if not path.stem.endswith("_bench"))
+
+
 def state_of_sources() -> str:
     """Return a name for what the package's sources are now."""
     digest = hashlib.sha256()
@@ -29,16 +35,22 @@ def state_of_sources() -> str:
 
 
 def commands(rows: Sequence[results.Row], output: Path, jobs: int) -> list[list[str]]:
-    """Return the fewest commands that make these rows again: one per experiment and preset."""
+    """Return the fewest commands that make these rows again.
+
+    That is one per experiment and preset; a row with settings of its own has its own command.
+    """
     runs: dict[tuple[str, str], set[int]] = {}
-    for row in rows:
+    apart = [row for row in rows if "--set" in row["command"]]
+    for row in (row for row in rows if row not in apart):
         runs.setdefault((row["experiment"], row["preset"]), set()).add(row["seed"])
     tail = ["--jobs", str(jobs), "--output", str(output)]
     head = [sys.executable, "-m", "unrolled", "run"]
-    return [
+    together = [
         [*head, name, "--preset", preset, "--seeds", ",".join(map(str, sorted(seeds))), *tail]
         for (name, preset), seeds in runs.items()
     ]
+    # The recorded command is `python -m unrolled run ...`.
+    return together + [[sys.executable, *shlex.split(row["command"])[1:], *tail] for row in apart]
 
 
 def evidence(row: results.Row) -> dict:
@@ -73,9 +85,7 @@ def remake(path: Path, jobs: int) -> list[str]:
 def main() -> int:
     """Remake the named files, or all; the exit code is 1 if a row differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "files", nargs="*", type=Path, default=sorted(results.folder().glob("*.jsonl"))
-    )
+    parser.add_argument("files", nargs="*", type=Path, default=remakable(results.folder()))
     parser.add_argument("--jobs", type=int, default=2)
     arguments = parser.parse_args()
     lines = [line for path in arguments.files for line in remake(path, arguments.jobs)]
