@@ -1,4 +1,4 @@
-"""The tool behind `make results`: which commands make the committed rows again, and what differs."""
+"""The tool behind `make results`: which commands make rows again, and what differs."""
 
 import remake_results
 from remake_results import commands, differences, remakable

@@ -28,6 +28,7 @@ from unrolled.experiment import Case, Experiment, Report, no_report
 from unrolled.looped import depth, instability
 from unrolled.looped.instability import InstabilitySettings
 from unrolled.looped.model import LoopedTransformer, build
+from unrolled.results import Claim, Row, Verdict, judge_pairs, metric_of, select
 from unrolled.training import FitResult, NonFiniteError
 from unrolled.transformer import count_parameters
 
@@ -206,7 +207,35 @@ def norms(model: LoopedTransformer, inputs: Tensor, settings: InferenceSettings)
     return {"residual_norm_by_inference_loops": found}
 
 
-CLAIMS = ()
+# --- what the paper claims, and how the rows judge it -------------------------------------------
+
+
+def _between(statement: str, variant: str, at: int, reference: int, expect: str) -> Claim:
+    """State that the loss at one number of loops is lower (higher) than at another."""
+    loops = InferenceSettings().inference_loops
+    one, other = (f"val_loss_by_inference_loops[{loops.index(K)}]" for K in (at, reference))
+    where = {"data": "text", "variant": variant, "recipe": "fixed"}
+    shown = " ".join(f"{key}={value}" for key, value in where.items())
+    query = f"looped_inference | mean_ci {one} | preset=laptop {shown} | .3f"
+
+    def judge(rows: list[Row]) -> Verdict:
+        rows = select(rows, **where)
+        pairs = [
+            [{"seed": row["seed"], "val_loss": metric_of(row, metric)} for row in rows]
+            for metric in (one, other)
+        ]
+        return judge_pairs("val_loss", *pairs, expect=expect)
+
+    return Claim("looped", statement, None, query, judge)
+
+
+CLAIMS = (
+    _between("FLT, trained with 6 loops: 6 are better than 3", "flt", 6, 3, "lower"),
+    _between("FLT, trained with 6 loops: 3 are better than 1", "flt", 3, 1, "lower"),
+    _between("FLT, trained with 6 loops: 12 are worse than 6", "flt", 12, 6, "higher"),
+    _between("FLT, trained with 6 loops: 24 are worse than 6", "flt", 24, 6, "higher"),
+    _between("LT, trained with 6 loops: 12 are worse than 6", "original", 12, 6, "higher"),
+)
 
 EXPERIMENT = Experiment(
     name="looped.inference",

@@ -41,6 +41,7 @@ class SearchSettings(PretrainingSettings):
     """
 
     num_loops: tuple[int, ...] = (12,)
+    learning_rate: float = 3e-3
     adamw_learning_rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3, 1e-2)
     muon_learning_rates: tuple[float, ...] = (0.01, 0.02, 0.05)
     widths: tuple[int, ...] = (64, 128)

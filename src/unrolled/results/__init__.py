@@ -15,6 +15,7 @@ from unrolled.results.claims import (
     Verdict,
     comparison_table,
     judge_difference,
+    judge_pairs,
     judge_share,
 )
 from unrolled.results.intervals import Interval, mean_ci, paired_difference
@@ -52,6 +53,7 @@ __all__ = [
     "folder",
     "frame",
     "judge_difference",
+    "judge_pairs",
     "judge_share",
     "mean_ci",
     "metric_of",

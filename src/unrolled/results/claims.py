@@ -19,7 +19,14 @@ from unrolled.results.intervals import Interval, paired_difference
 from unrolled.results.quotes import quote
 from unrolled.results.rows import ResultError, Row, metric_of, read, select
 
-__all__ = ["Claim", "Verdict", "comparison_table", "judge_difference", "judge_share"]
+__all__ = [
+    "Claim",
+    "Verdict",
+    "comparison_table",
+    "judge_difference",
+    "judge_pairs",
+    "judge_share",
+]
 
 Kind = Literal["reproduced", "trend", "not seen", "not attempted"]
 
@@ -163,20 +170,43 @@ def judge_difference(
     >>> judge(rows)
     Verdict(kind='reproduced', evidence='loss differs by -1 ± 0 (n = 3)')
     """
+    _check_direction(expect, by)
+
+    def judge(rows: list[Row]) -> Verdict:
+        pair = select(rows, **side), select(rows, **reference)
+        return judge_pairs(metric, *pair, expect=expect, by=by)
+
+    return judge
+
+
+def judge_pairs(
+    metric: str,
+    side: list[Row],
+    reference: list[Row],
+    *,
+    expect: Literal["lower", "higher"],
+    by: float = 0.0,
+) -> Verdict:
+    """Judge two lists of rows that are paired by seed; the arguments are as in `judge_difference`.
+
+    Examples
+    --------
+    >>> one, other = ([{"seed": s, "loss": loss + s} for s in range(3)] for loss in (1.0, 2.0))
+    >>> judge_pairs("loss", one, other, expect="higher").kind
+    'not seen'
+    """
+    _check_direction(expect, by)
+    if not (side and reference):
+        return Verdict("not attempted", "a side of the comparison has no rows")
+    interval = paired_difference(side, reference, metric)
+    return Verdict(_direction(interval, expect, by), f"{metric} differs by {interval:.3g}")
+
+
+def _check_direction(expect: str, by: float) -> None:
     if expect not in ("lower", "higher"):
         raise ValueError(f"expect = {expect!r} must be 'lower' or 'higher'")
     if by < 0:
         raise ValueError(f"by = {by} must be >= 0")
-
-    def judge(rows: list[Row]) -> Verdict:
-        pair = select(rows, **side), select(rows, **reference)
-        if not all(pair):
-            return Verdict("not attempted", "a side of the comparison has no rows")
-        interval = paired_difference(*pair, metric)
-        kind = _direction(interval, expect, by)
-        return Verdict(kind, f"{metric} differs by {interval:.3g}")
-
-    return judge
 
 
 def _direction(interval: Interval, expect: str, by: float) -> Kind:
