@@ -1,0 +1,374 @@
+r"""A loss at every layer: the model's own head, read off every state of its residual stream.
+
+A model ends with a readout R of its last state, :math:`\hat y = R(x_L)`. Reading the states of the
+other layers with the *same* R gives a prediction, and a loss, at every layer,
+
+.. math:: f_l = \ell\bigl(R(x_l),\, y\bigr), \qquad l = 0, \dots, L,
+
+``eq-descent-readout``, without new parameters; that of the last layer is the model's own. For a
+language model this is the *logit lens*: its final norm and head on every state. For an encoder
+that classifies, R pools the tokens first: the first one ([CLS]), as the model does, or the mean
+over tokens that are no padding. The shared R is our choice: the paper does not say how it reads
+its inner layers.
+
+Supported are `unrolled.transformer.Transformer`, and of Hugging Face's models classification with
+BERT (MiniLM too), DistilBERT and RoBERTa, and causal language models of the families Llama
+(SmolLM2 too), Mistral, Qwen2 and GPT-2. Such a model brings its library ``transformers`` along;
+nothing here imports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from accelerate.utils import find_batch_size, send_to_device
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from unrolled.descent.constraints import LayerLosses, stack_losses
+from unrolled.optimization import require
+from unrolled.transformer import Transformer, require_choice
+
+__all__ = [
+    "CLASSIFIERS",
+    "FINAL_NORMS",
+    "POOLINGS",
+    "classification_losses",
+    "collect_losses",
+    "layer_logits",
+    "layer_readouts",
+    "squared_losses",
+    "token_losses",
+]
+
+POOLINGS = ("cls", "mean")
+Readout = tuple[Tensor, Callable[[Tensor], Tensor]]
+
+
+def _bert_head(model: nn.Module, states: Tensor) -> Tensor:
+    return model.classifier(model.dropout(model.bert.pooler(states)))
+
+
+def _distilbert_head(model: nn.Module, states: Tensor) -> Tensor:
+    hidden = F.relu(model.pre_classifier(states[:, 0]))
+    return model.classifier(model.dropout(hidden))
+
+
+def _roberta_head(model: nn.Module, states: Tensor) -> Tensor:
+    return model.classifier(states)
+
+
+# How each family of classifiers reads its last state (B, N, d); all of them look at token 0 alone.
+CLASSIFIERS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    "bert": _bert_head,
+    "distilbert": _distilbert_head,
+    "roberta": _roberta_head,
+    "xlm-roberta": _roberta_head,
+}
+# Where each family of language models keeps its final norm.
+FINAL_NORMS = {"llama": "norm", "mistral": "norm", "qwen2": "norm", "gpt2": "ln_f"}
+
+
+def layer_readouts(
+    model: nn.Module, inputs: Tensor | Mapping[str, Tensor], *, pooling: str | None = None
+) -> list[Readout]:
+    """Run a model and return each of its states with the readout that belongs to it.
+
+    Parameters
+    ----------
+    model : Module
+        One of those named in the head of this module.
+    inputs : Tensor or mapping
+        Token ids (B, N), or a mapping with ``input_ids`` and, if there is padding,
+        ``attention_mask`` (and for Hugging Face models whatever else they take).
+    pooling : {"cls", "mean"}, optional
+        What represents the text: its first token, or the mean over its tokens. By default what
+        the model itself does: a classifier looks at the first token, any other model predicts at
+        every token.
+
+    Returns
+    -------
+    list of L + 1 pairs
+        A state, and a function that maps it to logits. So a caller can read one layer at a time.
+
+    Raises
+    ------
+    TypeError
+        If the model is not supported; the message says which are.
+    ValueError
+        If `pooling` is unknown, or asked of a causal language model.
+
+    Examples
+    --------
+    >>> from unrolled.transformer import TransformerConfig
+    >>> model = Transformer(TransformerConfig(num_layers=2, hidden_size=16, num_heads=2))
+    >>> state, read = layer_readouts(model, torch.tensor([[72, 105]]))[0]
+    >>> state.shape, read(state).shape
+    (torch.Size([1, 2, 16]), torch.Size([1, 2, 256]))
+    """
+    if pooling is not None:
+        require_choice(pooling, "pooling", POOLINGS)
+    inputs = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
+    if isinstance(model, Transformer):
+        return _read_own(model, inputs, pooling)
+    family = getattr(getattr(model, "config", None), "model_type", None)
+    if family in CLASSIFIERS and type(model).__name__.endswith("ForSequenceClassification"):
+        return _read_classifier(model, inputs, pooling, CLASSIFIERS[family])
+    if family in FINAL_NORMS and getattr(model, "lm_head", None) is not None:
+        return _read_language_model(model, inputs, pooling, FINAL_NORMS[family])
+    raise TypeError(
+        f"model must be an unrolled Transformer, a Hugging Face ...ForSequenceClassification of "
+        f"{sorted(CLASSIFIERS)} or a causal language model of {sorted(FINAL_NORMS)}, "
+        f"got {type(model).__name__}"
+    )
+
+
+def _read_own(model: Transformer, inputs: dict[str, Tensor], pooling: str | None) -> list[Readout]:
+    unknown = sorted(set(inputs) - {"input_ids", "attention_mask"})
+    require(not unknown, "inputs", unknown, "a mapping of input_ids and attention_mask only")
+    _refuse_pooling(pooling, model.config.causal)
+    mask = inputs.get("attention_mask")
+    states = model(inputs["input_ids"], hidden_states=True, attention_mask=mask).hidden_states
+
+    def read(state: Tensor) -> Tensor:
+        return model.logits_from(state if pooling is None else _pool(state, mask, pooling))
+
+    return [(state, read) for state in states]
+
+
+def _read_classifier(
+    model: nn.Module, inputs: dict[str, Tensor], pooling: str | None, head: Callable
+) -> list[Readout]:
+    mask = inputs.get("attention_mask")
+    output = model.base_model(**inputs, output_hidden_states=True, return_dict=True)
+
+    def read(state: Tensor) -> Tensor:
+        return head(model, _pool(state, mask, pooling or "cls")[:, None])
+
+    return [(state, read) for state in output.hidden_states]
+
+
+def _read_language_model(
+    model: nn.Module, inputs: dict[str, Tensor], pooling: str | None, norm_name: str
+) -> list[Readout]:
+    _refuse_pooling(pooling, causal=True)
+    output = model.base_model(
+        **inputs, output_hidden_states=True, return_dict=True, use_cache=False
+    )
+    norm, head = getattr(model.base_model, norm_name), model.lm_head
+    inner = [(state, lambda state: head(norm(state))) for state in output.hidden_states[:-1]]
+    # These libraries return the last state with the final norm already applied.
+    return [*inner, (output.last_hidden_state, head)]
+
+
+def _refuse_pooling(pooling: str | None, causal: bool) -> None:
+    allowed = "None for a causal language model, which predicts at every token"
+    require(pooling is None or not causal, "pooling", pooling, allowed)
+
+
+def _pool(state: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
+    if pooling == "cls":
+        return state[:, 0]  # (B, d)
+    if mask is None:
+        return state.mean(dim=1)
+    weights = mask.to(state)[..., None]  # (B, N, 1)
+    return (weights * state).sum(dim=1) / weights.sum(dim=1)
+
+
+# --- logits and losses ------------------------------------------------------------------------
+
+
+def layer_logits(
+    model: nn.Module, inputs: Tensor | Mapping[str, Tensor], *, pooling: str | None = None
+) -> list[Tensor]:
+    """Return the prediction of every layer; the last is the model's own.
+
+    Parameters
+    ----------
+    model, inputs, pooling
+        As in `layer_readouts`.
+
+    Returns
+    -------
+    list of L + 1 tensors
+        (B, C) for a classifier or with `pooling`, (B, N, V) otherwise.
+
+    Examples
+    --------
+    >>> from unrolled.transformer import TransformerConfig
+    >>> config = TransformerConfig(num_layers=2, hidden_size=16, num_heads=2, causal=False)
+    >>> model, tokens = Transformer(config), torch.tensor([[72, 105]])
+    >>> torch.equal(layer_logits(model, tokens)[-1], model(tokens).logits)
+    True
+    >>> layer_logits(model, tokens, pooling="mean")[0].shape
+    torch.Size([1, 256])
+    """
+    return [read(state) for state, read in layer_readouts(model, inputs, pooling=pooling)]
+
+
+def classification_losses(
+    model: nn.Module,
+    inputs: Tensor | Mapping[str, Tensor],
+    labels: Tensor,
+    *,
+    pooling: str | None = None,
+) -> Tensor:
+    """Return the cross-entropy of each sample at every layer of a classifier.
+
+    Parameters
+    ----------
+    model, inputs, pooling
+        As in `layer_readouts`; a model of our own needs a `pooling`.
+    labels : Tensor
+        Integers (B,).
+
+    Returns
+    -------
+    Tensor
+        (L + 1, B), in nats.
+
+    Examples
+    --------
+    >>> from unrolled.transformer import TransformerConfig
+    >>> config = TransformerConfig(num_layers=3, hidden_size=16, num_heads=2, causal=False)
+    >>> tokens, labels = torch.tensor([[72, 105], [104, 105]]), torch.tensor([0, 1])
+    >>> classification_losses(Transformer(config), tokens, labels, pooling="mean").shape
+    torch.Size([4, 2])
+    """
+    logits = layer_logits(model, inputs, pooling=pooling)
+    shape = tuple(logits[0].shape)
+    require(logits[0].ndim == 2, "pooling", pooling, f"given: the logits have shape {shape}")
+    return torch.stack([F.cross_entropy(_full(z), labels, reduction="none") for z in logits])
+
+
+def token_losses(
+    model: nn.Module,
+    inputs: Tensor | Mapping[str, Tensor],
+    targets: Tensor,
+    *,
+    recompute: bool = False,
+) -> Tensor:
+    """Return the cross-entropy of each text at every layer, the mean over its tokens.
+
+    Parameters
+    ----------
+    model, inputs
+        As in `layer_readouts`.
+    targets : Tensor
+        Integers (B, N), the token after each one (already shifted). Targets of -100 do not count;
+        a text without any other has the loss 0.
+    recompute : bool
+        Compute the logits of each layer anew in the backward pass. L + 1 times (B, N, V) is more
+        than the rest of a small language model needs; so one layer's logits are held at a time.
+
+    Returns
+    -------
+    Tensor
+        (L + 1, B), in nats per token. Each text counts alike, however many tokens it has.
+
+    Examples
+    --------
+    >>> from unrolled.transformer import TransformerConfig
+    >>> model = Transformer(TransformerConfig(num_layers=2, hidden_size=16, num_heads=2))
+    >>> tokens = torch.tensor([[72, 101, 108, 108, 111]])
+    >>> token_losses(model, tokens[:, :-1], tokens[:, 1:]).shape
+    torch.Size([3, 1])
+    """
+    counted = (targets != -100).sum(dim=1).clamp_min(1)  # (B,)
+
+    def loss(state: Tensor, read: Callable[[Tensor], Tensor]) -> Tensor:
+        z = _full(read(state)).transpose(1, 2)  # (B, V, N)
+        return F.cross_entropy(z, targets, reduction="none").sum(dim=1) / counted
+
+    pairs = layer_readouts(model, inputs)
+    if not recompute:
+        return torch.stack([loss(*pair) for pair in pairs])
+    return torch.stack([checkpoint(loss, *pair, use_reentrant=False) for pair in pairs])
+
+
+def _full(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def squared_losses(predictions: Sequence[Tensor], target: Tensor) -> Tensor:
+    r"""Return the mean squared error of each sample at every layer.
+
+    .. math:: f_{l,i} = \frac1D \bigl\lVert \Phi_l(x_i) - y_i \bigr\rVert^2
+
+    Parameters
+    ----------
+    predictions : sequence of L + 1 tensors (B, ...)
+    target : Tensor
+        (B, ...), with D numbers a sample.
+
+    Returns
+    -------
+    Tensor
+        (L + 1, B).
+
+    Examples
+    --------
+    >>> squared_losses([torch.zeros(1, 2), torch.ones(1, 2)], torch.ones(1, 2))
+    tensor([[1.],
+            [0.]])
+    """
+    for prediction in predictions:
+        shape, expected = tuple(prediction.shape), tuple(target.shape)
+        require(shape == expected, "predictions", shape, f"of the shape of target, {expected}")
+    return torch.stack([(p - target).square().flatten(1).mean(dim=1) for p in predictions])
+
+
+@torch.no_grad()
+def collect_losses(
+    model: nn.Module,
+    layer_losses: Callable[[nn.Module, Any], LayerLosses],
+    batches: Iterable[Any],
+) -> Tensor:
+    """Return the layer losses of a whole set, without gradients and without dropout.
+
+    Parameters
+    ----------
+    model : Module
+        It is put into evaluation mode, and back into its mode at the end.
+    layer_losses : callable
+        Maps the model and a batch to the losses of its layers, (L + 1,) or (L + 1, B).
+    batches : iterable
+        Batches of any sizes; they are moved to the device of the model.
+
+    Returns
+    -------
+    Tensor
+        (L + 1, n), the losses of all n samples; or if `layer_losses` returns means, their means
+        over all samples, (L + 1,).
+
+    Raises
+    ------
+    ValueError
+        If there is no batch.
+
+    Examples
+    --------
+    >>> line = nn.Linear(1, 1)
+    >>> def layer_losses(model, x):
+    ...     return squared_losses([x, model(x)], torch.zeros_like(x))
+    >>> collect_losses(line, layer_losses, [torch.ones(3, 1), torch.ones(2, 1)]).shape
+    torch.Size([2, 5])
+    """
+    parts, rows = [], []
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    training = model.training
+    model.eval()
+    try:
+        for batch in batches:
+            parts.append(stack_losses(layer_losses(model, send_to_device(batch, device))))
+            rows.append(find_batch_size(batch))
+    finally:
+        model.train(training)
+    require(bool(parts), "batches", batches, "at least one batch")
+    if parts[0].ndim == 2:
+        return torch.cat(parts, dim=1)
+    shares = parts[0].new_tensor(rows) / sum(rows)
+    return torch.stack(parts, dim=1) @ shares
