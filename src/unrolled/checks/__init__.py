@@ -28,21 +28,35 @@ from unrolled.checks.looped_instability import (
     looped_oscillation,
     looped_unigram,
 )
+from unrolled.checks.looped_pretraining import (
+    looped_bits_per_byte,
+    looped_depth_price,
+    looped_muon_reach,
+    looped_own_variant,
+    looped_polar,
+    looped_seeds_needed,
+)
 from unrolled.checks.result import CheckResult
 
 __all__ = [
     "CheckResult",
     "looped_attention_only",
+    "looped_bits_per_byte",
     "looped_bptt",
     "looped_breaking_rate",
     "looped_collapse",
+    "looped_depth_price",
     "looped_first_gradient",
     "looped_flops_factor",
     "looped_gain",
     "looped_identity_path",
+    "looped_muon_reach",
     "looped_norm_gradient",
     "looped_oscillation",
+    "looped_own_variant",
+    "looped_polar",
     "looped_position_zero",
+    "looped_seeds_needed",
     "looped_stable_rate",
     "looped_unigram",
 ]
