@@ -20,6 +20,15 @@ from unrolled.checks.looped_equations import (
     looped_position_zero,
     looped_stable_rate,
 )
+from unrolled.checks.looped_inference import (
+    looped_best_loop,
+    looped_exit_loop,
+    looped_limit_distance,
+    looped_loop_sampler,
+    looped_loop_weights,
+    looped_loops_needed,
+    looped_weighted_loss,
+)
 from unrolled.checks.looped_instability import (
     looped_breaking_rate,
     looped_collapse,
@@ -41,15 +50,21 @@ from unrolled.checks.result import CheckResult
 __all__ = [
     "CheckResult",
     "looped_attention_only",
+    "looped_best_loop",
     "looped_bits_per_byte",
     "looped_bptt",
     "looped_breaking_rate",
     "looped_collapse",
     "looped_depth_price",
+    "looped_exit_loop",
     "looped_first_gradient",
     "looped_flops_factor",
     "looped_gain",
     "looped_identity_path",
+    "looped_limit_distance",
+    "looped_loop_sampler",
+    "looped_loop_weights",
+    "looped_loops_needed",
     "looped_muon_reach",
     "looped_norm_gradient",
     "looped_oscillation",
@@ -59,4 +74,5 @@ __all__ = [
     "looped_seeds_needed",
     "looped_stable_rate",
     "looped_unigram",
+    "looped_weighted_loss",
 ]
