@@ -11,6 +11,14 @@ Examples
 Not yet: did you forget "attention" (LT_ia)? There too the old state enters by a query alone...
 """
 
+from unrolled.checks.looped_depth import (
+    looped_backwards,
+    looped_doubling,
+    looped_own_task,
+    looped_plateau,
+    looped_pointer_doubling,
+    looped_reach,
+)
 from unrolled.checks.looped_equations import (
     looped_attention_only,
     looped_bptt,
@@ -50,12 +58,14 @@ from unrolled.checks.result import CheckResult
 __all__ = [
     "CheckResult",
     "looped_attention_only",
+    "looped_backwards",
     "looped_best_loop",
     "looped_bits_per_byte",
     "looped_bptt",
     "looped_breaking_rate",
     "looped_collapse",
     "looped_depth_price",
+    "looped_doubling",
     "looped_exit_loop",
     "looped_first_gradient",
     "looped_flops_factor",
@@ -68,9 +78,13 @@ __all__ = [
     "looped_muon_reach",
     "looped_norm_gradient",
     "looped_oscillation",
+    "looped_own_task",
     "looped_own_variant",
+    "looped_plateau",
+    "looped_pointer_doubling",
     "looped_polar",
     "looped_position_zero",
+    "looped_reach",
     "looped_seeds_needed",
     "looped_stable_rate",
     "looped_unigram",
