@@ -489,6 +489,8 @@ def cooling(gamma_train: float, gamma: Tensor | float) -> Tensor | float:
 
 
 def _require_positive(value: Tensor | float, argument: str) -> None:
+    if not isinstance(value, int | float | Tensor):
+        raise TypeError(f"{argument} must be a number or a tensor, got {type(value).__name__}")
     numbers = torch.as_tensor(value)
     fine = bool((numbers > 0).all()) and bool(numbers.isfinite().all())
     require(fine, argument, value, "above 0 and finite")
@@ -979,7 +981,8 @@ class DUST(UnrolledNetwork):
     num_atoms : int
         N, at least 1.
     projection_size : int
-        R, rows of V.
+        R, rows of V, at most P. At the start V h is half of the R slowest cosine coefficients of
+        the patch D h.
     num_frames : int
         Most frames T of a sequence.
     threshold, coupling : float
@@ -1026,13 +1029,16 @@ class DUST(UnrolledNetwork):
             trainable_start=trainable_start,
         )
         require_count(projection_size, "projection_size")
+        fits = projection_size <= num_pixels
+        require(fits, "projection_size", projection_size, f"at most num_pixels = {num_pixels}")
         require(0 <= threshold < math.inf, "threshold", threshold, "at least 0 and finite")
         require(0 <= coupling < math.inf, "coupling", coupling, "at least 0 and finite")
         self.dictionary = nn.Parameter(cosine_dictionary(num_pixels, num_atoms))
+        slow = cosine_dictionary(num_pixels, num_pixels)[:, :projection_size]  # (P, R)
         self.layers = nn.ModuleList(
             DUSTLayer(
                 self.dictionary,
-                _random(projection_size, num_atoms),
+                0.5 * slow.mT @ self.dictionary.detach(),
                 threshold=threshold,
                 coupling=coupling,
                 num_frames=num_frames,
