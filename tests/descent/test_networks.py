@@ -637,6 +637,20 @@ def test_the_error_of_the_margin_is_that_of_the_gradient():
     assert_close(still, -(gradient - G).flatten(1).norm(dim=1))
 
 
+@torch.no_grad()
+def test_the_margin_knows_the_curvature_of_the_majoriser():
+    W = negative_weights(8, 0)
+    layer, Y = matched(W, symmetric_attention=True), normal(20, 5, 8).abs()
+    a = networks.attention_weights(Y, layer.projection)
+    w = (a + a.mT).numpy()
+    pull = np.linalg.eigvalsh(np.stack([np.diag(x.sum(0)) - x for x in w]))[:, -1]
+    top = np.linalg.eigvalsh(layer.projection.T @ layer.projection)[-1]
+    curvature = torch.tensor(1 + np.linalg.eigvalsh(W)[-1] + top * pull)
+    # no error here: the margin is what the curvature leaves of the move, of length sqrt(40)
+    margin = networks.descent_margin(layer, Y, Y + 1)
+    assert_close(margin, (1 - curvature / 2) * math.sqrt(40))
+
+
 def test_ut_starts_as_a_network_that_keeps_what_does_not_change():
     model = make("ut", num_layers=40)
     still = normal(3, 1, 16).expand(3, 6, 16)
