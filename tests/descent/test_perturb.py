@@ -8,6 +8,7 @@ from scipy import integrate, stats
 from torch import nn
 from torch.testing import assert_close
 
+from unrolled.descent import perturb
 from unrolled.descent.perturb import (
     NOISES,
     Perturbation,
@@ -62,8 +63,10 @@ def test_all_kinds_have_the_same_mean_square(kind, gamma):
     assert measured == pytest.approx(gamma**2 * 0.3**2 * d, rel=0.05)
 
 
-def test_the_scale_is_that_of_all_entries():
-    e = torch.randn(50, 60, generator=rng()) * 0.7 + 5
+@pytest.mark.parametrize("part", [700, 10**6])
+def test_the_scale_is_that_of_all_entries(part, monkeypatch):
+    monkeypatch.setattr(perturb, "PART", part)
+    e = torch.randn(50, 60, generator=rng()) * 0.7 + torch.arange(50.0)[:, None]
     assert embedding_scale(e) == pytest.approx(e.double().std(correction=0).item())
     clean = torch.zeros(4, 5)
     noisy = perturb_embeddings(e, 1.0, generator=rng(1)) - e

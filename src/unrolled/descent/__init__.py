@@ -1,4 +1,18 @@
-"""Descent across layers: constraints that make each layer of a Transformer lower the loss."""
+"""Descent across layers: constraints that make each layer of a Transformer lower the loss.
+
+A loss at every layer (`unrolled.descent.readout`), an inequality between neighbours
+(`unrolled.descent.constraints`), a price for each inequality that training raises while it is
+violated (`unrolled.descent.primal_dual`), and noise on the embeddings to test what it is good for
+(`unrolled.descent.perturb`):
+
+.. code-block:: python
+
+    def layer_losses(model, batch):
+        return classification_losses(model, batch["inputs"], batch["labels"], pooling="mean")
+
+    dual = PrimalDual(ExactConstraint(constant_alphas(0.05, 6)), step_size=0.1)
+    fit(model, batch_at, training=training, optimizer=optimizer, **dual.hooks(layer_losses))
+"""
 
 from unrolled.descent.constraints import (
     FORMS,

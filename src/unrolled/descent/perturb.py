@@ -51,6 +51,7 @@ __all__ = [
 
 NOISES = ("gaussian", "uniform", "discrete")
 PHASES = ("always", "training", "evaluation")
+PART = 1 << 24  # entries that are held in single precision at a time: tables can have 10^9
 
 
 # --- noise as functions -----------------------------------------------------------------------
@@ -69,7 +70,13 @@ def embedding_scale(embeddings: Tensor) -> float:
     >>> embedding_scale(torch.tensor([[1.0, -1.0], [3.0, -3.0]]))
     2.236
     """
-    return embeddings.detach().double().std(correction=0).item()
+    parts = embeddings.detach().flatten().split(PART)
+    moments = [torch.var_mean(part.float(), correction=0) for part in parts]
+    shares = [len(part) / embeddings.numel() for part in parts]
+    var, mean = torch.tensor(moments, dtype=torch.float64).T
+    shares = torch.tensor(shares, dtype=torch.float64)
+    # variance within the parts and between them
+    return (shares @ (var + (mean - shares @ mean).square())).sqrt().item()
 
 
 def perturb_embeddings(
