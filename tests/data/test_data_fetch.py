@@ -23,6 +23,7 @@ from unrolled.data.fetch import (
     RemoteFile,
     Source,
     cache_folder,
+    derive,
     fetch,
     has_sha256,
     offline,
@@ -493,6 +494,61 @@ def test_the_member_is_verified_too(server, monkeypatch):
     file = RemoteFile("file.txt", sha256(CONTENT), len(CONTENT), (source,))
     with pytest.raises(FetchError, match=r"file.txt has SHA-256 .* must have"):
         fetch(file)
+
+
+# What is made from fetched files
+
+
+def maker(made, content=CONTENT):
+    def make(folder):
+        made.append(folder)
+        (folder / "a").write_bytes(content)
+        (folder / "b").write_bytes(b"B")
+
+    return make
+
+
+def test_a_folder_is_made_once(cache):
+    made = []
+    for _ in range(2):
+        folder = derive("models/tiny", maker(made))
+        assert folder == cache / "models" / "tiny"
+        assert (folder / "a").read_bytes() == CONTENT
+    assert len(made) == 1
+    assert left_in(cache) == [f"models/tiny/{name}" for name in ("SHA256SUMS", "a", "b")]
+    command = ["sha256sum", "--check", "--quiet", "SHA256SUMS"]
+    assert not shutil.which("sha256sum") or subprocess.run(command, cwd=folder).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "a").write_bytes(b"other"),
+        lambda folder: (folder / "b").unlink(),
+        lambda folder: (folder / "SHA256SUMS").unlink(),
+        lambda folder: (folder / "SHA256SUMS").write_text(""),
+        lambda folder: (folder / "SHA256SUMS").write_text("0"),
+    ],
+    ids=["changed", "missing", "no list", "an empty list", "no line"],
+)
+def test_a_damaged_folder_is_made_anew(cache, damage):
+    made = []
+    damage(derive("tiny", maker(made, WRONG)))
+    assert (derive("tiny", maker(made)) / "a").read_bytes() == CONTENT
+    assert len(made) == 2
+    assert left_in(cache) == [f"tiny/{name}" for name in ("SHA256SUMS", "a", "b")]
+
+
+def test_a_folder_that_could_not_be_made_is_not_there(cache):
+    def fail(folder):
+        (folder / "a").write_bytes(CONTENT)
+        raise RuntimeError("halfway")
+
+    with pytest.raises(RuntimeError, match="halfway"):
+        derive("tiny", fail)
+    assert left_in(cache) == []
+    with pytest.raises(ValueError, match=r"name is '\.\./tiny'"):
+        derive("../tiny", fail)
 
 
 # What a source and a file may be

@@ -48,6 +48,7 @@ ADVICE = {
 }
 AR_MAGIC = b"!<arch>\n"
 AR_HEADER = re.compile(rb"(?P<name>.{16}).{32}(?P<size>\d+) *`\n", re.DOTALL)
+SUMS = "SHA256SUMS"
 LINES_SHOWN = 15  # of what a client printed
 DAMAGE = (
     tarfile.TarError,
@@ -212,12 +213,62 @@ def fetch(file: RemoteFile, *, timeout: float = 60.0, client_timeout: float = 90
     return target
 
 
+def derive(name: str, make: Callable[[Path], None]) -> Path:
+    """Return a folder of the cache with what was made from fetched files, made first if need be.
+
+    What takes long to make is made once. The folder gets its name when all is in it, together
+    with a list of SHA-256 (``SHA256SUMS``), and is verified at each call; a damaged one is made
+    anew. A second process that asks for the same folder waits for the first.
+
+    Parameters
+    ----------
+    name : str
+        Path of the folder in the cache folder. It must change when what is made changes.
+    make : callable
+        Gets an empty folder and writes files into it.
+
+    Returns
+    -------
+    Path
+        A folder in which each file has the SHA-256 that it had when it was made.
+    """
+    _check_path("name", name)
+    target = cache_folder() / name
+    if _is_whole(target):
+        return target
+    with _locked(target):
+        if not _is_whole(target):  # else: made while this process waited
+            with _incoming(target) as folder:
+                make(folder)
+                _write_sums(folder)
+                shutil.rmtree(target, ignore_errors=True)
+                folder.replace(target)
+    return target
+
+
+def _write_sums(folder: Path) -> None:
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    lines = [f"{_sha256(path)}  {path.name}\n" for path in files]
+    (folder / SUMS).write_text("".join(lines), encoding="utf-8")
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
+        sums = [line.split("  ", 1) for line in lines]
+        return bool(sums) and all(has_sha256(folder / name, sha256) for sha256, name in sums)
+    except (OSError, ValueError):  # not made yet, or damaged
+        return False
+
+
 def has_sha256(path: Path, sha256: str) -> bool:
     """Return whether a file exists and has this SHA-256."""
-    if not path.is_file():
-        return False
+    return path.is_file() and _sha256(path) == sha256
+
+
+def _sha256(path: Path) -> str:
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest() == sha256
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def read_members(archive: Path, pattern: str, max_bytes: int) -> dict[str, bytes]:
