@@ -22,6 +22,7 @@ EXPERIMENTS = {
     "looped.pretraining": "unrolled.looped.pretraining",
     "looped.depth": "unrolled.looped.depth",
     "looped.inference": "unrolled.looped.inference",
+    "descent.text": "unrolled.descent.text",
 }
 
 #: Module of each part's benchmark; its attribute is ``BENCHMARK``.
