@@ -88,7 +88,7 @@ MINILM = (
         "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
     ),
 )
-"""The files of all-MiniLM-L6-v2: of its hub's revision c9745ed1, as a Python package has them."""
+"""The files of all-MiniLM-L6-v2 as its hub has them in revision c9745ed1."""
 
 SMOLLM2 = RemoteFile(
     name=f"SmolLM2-135M-Instruct/{_SMOLLM2_GGUF}",

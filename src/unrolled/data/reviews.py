@@ -64,7 +64,7 @@ MOVIE_REVIEWS = RemoteFile(
         ),
     ),
 )
-"""Snippets of film reviews, and plots of films: a table with category, text and movie_name."""
+"""The table of review snippets and plots, with the columns category, text and movie_name."""
 
 _AMAZON_SHA256 = "d5bb07d87474b3eb8d30b4deccbc23f19d742a6c5718fbacc65485b70b95c5fa"
 AMAZON_REVIEWS = RemoteFile(
@@ -85,7 +85,7 @@ AMAZON_REVIEWS = RemoteFile(
         ),
     ),
 )
-"""The archive of rated texts of Hutto and Gilbert; its sentences about products are used."""
+"""The rated texts of Hutto and Gilbert, of which the sentences about products are used."""
 
 AMAZON_MEMBER = "hutto_ICWSM_2014/amazonReviewSnippets_GroundTruth.txt"
 LICENCE = "Not stated for the texts, so they are fetched and never passed on; the package is {}"
@@ -216,7 +216,7 @@ class LabelledTexts:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 of all texts with their labels and splits: equal hashes mean equal sets."""
+        """SHA-256 of all texts with their labels and splits. Equal hashes mean equal sets."""
         digest = hashlib.sha256()
         for example in self.examples:
             texts = [text.encode() for text in (example.text, example.second or "")]
@@ -386,7 +386,7 @@ def reviews_and_plots() -> LabelledTexts:
     Returns
     -------
     LabelledTexts
-        Pairs (`text` is the review, `second` the plot, about 116 words) of 156 films: 7,888 for
+        Pairs (``text`` is the review, ``second`` the plot, about 116 words) of 156 films: 7,888 for
         training, 760 for validation (11 films), 1,076 for testing (18 films). Label 1 is "its
         plot". Groups are the films of the reviews.
 

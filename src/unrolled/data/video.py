@@ -124,7 +124,7 @@ class Footage:
 
     @cached_property
     def std(self) -> float:
-        """Standard deviation of the grey levels of the training part: the unit of `part`."""
+        """Standard deviation of the grey levels of the training part, the unit of `part`."""
         return float(self._training.std(dtype=np.float64))
 
     @property
@@ -150,7 +150,7 @@ class Footage:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 of the grey levels: it may differ by a rounding from one FFmpeg to another."""
+        """SHA-256 of the grey levels, which may differ by a rounding from one FFmpeg to another."""
         return hashlib.sha256(np.ascontiguousarray(self.grey).tobytes()).hexdigest()
 
 
@@ -305,8 +305,8 @@ def evaluation_patches(
     Parameters
     ----------
     frames : Tensor
-        The part, (F, H, W); H and W are multiples of `patch`. The last frames, which fill no
-        window of `length`, are left out.
+        The part, (F, H, W); H and W are multiples of ``patch``. The last frames, which fill no
+        window of ``length``, are left out.
     length : int
         Frames per sequence, T.
     patch : int
@@ -386,7 +386,7 @@ def gaussian_noise(shape: Sequence[int], gamma: float | Tensor, seed: int, step:
         Of the clean frames or sequences.
     gamma : float or Tensor
         The level, in the unit of the frames, not negative: one number, or a tensor that
-        broadcasts to `shape`, such as (B, 1, 1) for a level of its own for each sequence.
+        broadcasts to ``shape``, such as (B, 1, 1) for a level of its own for each sequence.
     seed, step : int
         Not negative.
 
