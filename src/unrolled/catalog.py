@@ -23,6 +23,7 @@ EXPERIMENTS = {
     "looped.depth": "unrolled.looped.depth",
     "looped.inference": "unrolled.looped.inference",
     "descent.text": "unrolled.descent.text",
+    "descent.video": "unrolled.descent.video",
 }
 
 #: Module of each part's benchmark; its attribute is ``BENCHMARK``.
