@@ -22,7 +22,9 @@ EXPERIMENTS = {
     "looped.pretraining": "unrolled.looped.pretraining",
     "looped.depth": "unrolled.looped.depth",
     "looped.inference": "unrolled.looped.inference",
+    "descent.search": "unrolled.descent.search",
     "descent.text": "unrolled.descent.text",
+    "descent.text_ablation": "unrolled.descent.text_ablation",
     "descent.video": "unrolled.descent.video",
 }
 

@@ -1,0 +1,186 @@
+r"""Search: rates, shares and dual steps for the experiments of this part, on validation data.
+
+Each unit trains one method at one point of its grid, as long as `unrolled.descent.text` or
+`unrolled.descent.video` does, and looks at the validation split alone. Every method gets the same
+number of trials: without constraints over the learning rate, with constraints over
+:math:`\alpha` and the dual step, at the rate of the experiment. The seeds are apart from those of
+the evidence: what was used to choose is not used to judge.
+
+The rule: without constraints, the lowest validation loss; with constraints, the fewest layers at
+which the validation loss rises, since that is what they are for, and among these the lowest loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from unrolled.descent import text, video
+from unrolled.descent.constraints import FORMS
+from unrolled.descent.text import TextSettings
+from unrolled.descent.video import VideoSettings
+from unrolled.experiment import Case, Experiment, Report
+from unrolled.results import Row, select
+from unrolled.training import NonFiniteError
+
+__all__ = ["EXPERIMENT", "SearchSettings", "best_trial"]
+
+SEEDS_APART = 1_000  # added to the seed of a row: no unit of the evidence has such a seed
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """The grids; ``text`` and ``video`` are the settings of the experiments.
+
+    Parameters
+    ----------
+    text, video
+        Settings of the two experiments; what is searched is replaced in them.
+    text_methods, video_methods
+        Methods that are searched.
+    networks
+        Networks of the video that are searched.
+    text_rates, video_rates
+        Learning rates, for methods without constraints.
+    text_alphas, video_alphas, text_dual_steps, video_dual_steps
+        Shares and dual steps, every pair, for those with constraints.
+    """
+
+    text: TextSettings = field(default_factory=TextSettings)
+    video: VideoSettings = field(default_factory=VideoSettings)
+    text_methods: tuple[str, ...] = ("erm", "deep", "exact", "proxy", "cumulative")
+    video_methods: tuple[str, ...] = ("erm", "deep", "exact", "proxy", "cumulative")
+    networks: tuple[str, ...] = ("ut_untied", "dust")
+    text_rates: tuple[float, ...] = (2e-5, 5e-5, 1e-4, 2e-4, 3e-4, 5e-4)
+    video_rates: tuple[float, ...] = (5e-4, 1e-3, 2e-3, 3e-3, 5e-3, 1e-2)
+    text_alphas: tuple[float, ...] = (0.02, 0.05, 0.1)
+    video_alphas: tuple[float, ...] = (0.05, 0.1, 0.25)
+    text_dual_steps: tuple[float, ...] = (0.1, 0.5)
+    video_dual_steps: tuple[float, ...] = (0.1, 0.5)
+
+
+def cases(settings: SearchSettings) -> list[Case]:
+    """Return every method at every point of its grid; 0 stands where there is no constraint."""
+    s = settings
+    on_text = (s.text_rates, s.text_alphas, s.text_dual_steps, s.text.learning_rate)
+    on_video = (s.video_rates, s.video_alphas, s.video_dual_steps, s.video.learning_rate)
+    learners = [("text", "encoder", method, on_text) for method in s.text_methods]
+    learners += [
+        ("video", network, method, on_video) for network in s.networks for method in s.video_methods
+    ]
+    return [
+        {"data": data, "network": network, "method": method, **point}
+        for data, network, method, grid in learners
+        for point in points(method, *grid)
+    ]
+
+
+def points(
+    method: str,
+    rates: tuple[float, ...],
+    alphas: tuple[float, ...],
+    dual_steps: tuple[float, ...],
+    rate: float,
+) -> list[dict[str, float]]:
+    """Return the grid of one method."""
+    if method in FORMS:
+        pairs = [(rate, alpha, step) for alpha in alphas for step in dual_steps]
+    else:
+        pairs = [(tried, 0.0, 0.0) for tried in rates]
+    return [{"learning_rate": r, "alpha": a, "dual_step": step} for r, a, step in pairs]
+
+
+def measure(settings: SearchSettings, case: Case, seed: int, report: Report) -> dict[str, Any]:
+    """Train one method at one point of its grid; return loss and ascents on validation data."""
+    judge = on_text if case["data"] == "text" else on_video
+    try:
+        return {"diverged": False, **judge(settings, case, seed + SEEDS_APART, report)}
+    except NonFiniteError as error:
+        return {"diverged": True, "diverged_at_step": error.step}
+
+
+def on_text(settings: SearchSettings, case: Case, seed: int, report: Report) -> dict[str, Any]:
+    """Return what a method is worth on the validation snippets, with the mean readout."""
+    rate = case["learning_rate"]
+    chosen = replace(settings.text, learning_rate=rate, deep_learning_rate=rate)
+    if case["method"] in FORMS:
+        chosen = replace(chosen, alpha=case["alpha"], dual_step=case["dual_step"])
+    trial = {"method": case["method"], "readout": "mean", "training_noise": 0.0}
+    model, run = text.trained(chosen, trial, seed, report)
+    batch = text.batches_of(chosen)["validation"]
+    return {**text.layer_columns(model, batch, trial, chosen, "val"), "steps": run.steps}
+
+
+def on_video(settings: SearchSettings, case: Case, seed: int, report: Report) -> dict[str, Any]:
+    """Return what a method is worth on the validation frames, at the level of training."""
+    chosen = replace(settings.video, learning_rate=case["learning_rate"])
+    if case["method"] in FORMS:
+        alpha, step = case["alpha"], case["dual_step"]
+        chosen = replace(chosen, alpha_ut=alpha, alpha_dust=alpha)
+        chosen = replace(chosen, dual_step=step, exact_dual_step=step)
+    model, run = video.trained(chosen, case, seed, report)
+    batch = video.noisy_patches(chosen, "validation", chosen.gamma_train)
+    found = video.level_test(model, *batch)
+    return {
+        "val_loss": found.rmse[-1].item() ** 2,
+        "val_ascents": found.ascents,
+        "val_rmse_by_layer": found.rmse.tolist(),
+        "steps": run.steps,
+    }
+
+
+def best_trial(rows: Iterable[Row], network: str, method: str) -> Row:
+    """Return the row that the rule chooses; a run that diverged is never chosen.
+
+    Parameters
+    ----------
+    rows
+        Rows of this experiment, of one seed.
+    network
+        "encoder" for text, or a network of the video.
+    method
+        A method that was searched.
+
+    Raises
+    ------
+    ValueError
+        If no run of that kind ended well.
+
+    Examples
+    --------
+    >>> rows = [{"network": "dust", "method": method, "alpha": a, "val_loss": f, "val_ascents": n}
+    ...         for method in ("erm", "exact") for a, f, n in ((0.1, 1.0, 3), (0.2, 1.2, 0))]
+    >>> [best_trial(rows, "dust", method)["alpha"] for method in ("erm", "exact")]
+    [0.1, 0.2]
+    """
+    found = select(rows, network=network, method=method)
+    found = [row for row in found if not row.get("diverged")]
+    if not found:
+        raise ValueError(f"no rows with network={network!r} and method={method!r}")
+    return min(found, key=lambda row: (method in FORMS and row["val_ascents"], row["val_loss"]))
+
+
+EXPERIMENT = Experiment(
+    name="descent.search",
+    summary="Search rates, shares and dual steps: as many trials for each method.",
+    presets={
+        # All code paths in seconds, on toy data; no claim.
+        "smoke": SearchSettings(
+            text=replace(text.SMOKE, steps=4),
+            video=replace(video.EXPERIMENT.presets["smoke"], steps=2),
+            text_methods=("erm", "exact"),
+            video_methods=("deep", "proxy"),
+            networks=("dust",),
+            text_rates=(1e-3, 1e-2),
+            video_rates=(1e-3, 1e-2),
+            text_alphas=(0.05,),
+            video_alphas=(0.05,),
+        ),
+        # The committed grid: 90 runs of 1 to 2 minutes of one core.
+        "laptop": SearchSettings(),
+    },
+    cases=cases,
+    measure=measure,
+    seeds={"laptop": 1},
+)
