@@ -64,9 +64,10 @@ SEED = 0
 # ## The claim, and one figure
 #
 # 1. Where an answer is a chain of *look-ups* (read an address, go there, read the next address), FLT
-#    gains one link with every loop, and follows the chain further than LT and LT_i.
+#    can follow one link per loop, and with four loops our runs follow four. LT_i stops half-way, and how
+#    far LT gets depends on the seed.
 # 2. Where the *computed result* of one position is needed at another, as with the carries of an addition,
-#    the order is reversed: LT and LT_i profit from loops, FLT with one block hardly does.
+#    LT and LT_i profit from loops, and FLT with one block hardly does.
 # 3. The reason can be read off the wiring. In FLT every loop starts from the embedding, so loops deepen the
 #    chain of questions and not what there is to be read. A second block puts that right.
 #
@@ -543,7 +544,7 @@ pd.DataFrame(table, ["asked for 1 hop", "asked for 2 hops"]).round(2)
 # cycle, many answers are right again as they were asked for.
 #
 # Our committed models show the same on the cycle of eight. Trained with four loops and run for *twelve*,
-# eight more, the FLT has been round the cycle once and is right again: for three hops
+# eight more, the FLT has been round the cycle once and is mostly right again: for three hops
 # {result}`looped_depth | mean_ci accuracy_of_depth_3_by_inference_loops[7] | preset=laptop task=pointer_chasing num_layers=1 num_loops=4 variant=flt | .2f`
 # of the answers, where after eight loops it was
 # {result}`looped_depth | mean_ci accuracy_of_depth_3_by_inference_loops[6] | preset=laptop task=pointer_chasing num_layers=1 num_loops=4 variant=flt | .2f`.
@@ -724,8 +725,8 @@ plt.show()
 # {result}`looped_depth | mean_ci accuracy_by_depth[3] | preset=laptop task=pointer_chasing num_layers=1 num_loops=4 variant=input | .2f`
 # to
 # {result}`looped_depth | mean_ci accuracy_by_depth[3] | preset=laptop task=pointer_chasing num_layers=2 num_loops=2 variant=input | .2f`.
-# Three hops are no wall for FLT with two blocks: an arrow that is listed after its successor can publish
-# two hops at once.
+# (The paired differences are in the table below.) Three hops are no wall for FLT with two blocks: an arrow
+# that is listed after its successor can publish two hops at once.
 #
 # ## Questions and answers
 #
