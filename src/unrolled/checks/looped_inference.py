@@ -144,8 +144,8 @@ def looped_loop_weights(answer: Callable[[Tensor], Tensor]) -> str:
     Parameters
     ----------
     answer : callable
-        ``answer(probabilities)`` takes p, of shape (M,), and returns w, of shape (M,), with
-        :math:`\sum_k p_k \frac1k \sum_{j \le k} \ell^{(j)} = \sum_j w_j \ell^{(j)}`.
+        ``answer(probabilities)`` takes those of 1, 2, ... loops and returns as many weights w, with
+        :math:`\sum_k \pi_k \frac1k \sum_{j \le k} \ell^{(j)} = \sum_j w_j \ell^{(j)}`.
 
     Examples
     --------
