@@ -722,9 +722,8 @@ for variant in ("original", "flt", "plain"):
 
 # %%
 numbers = (1, 3, 6, 9, 12)
-table = {k: [size("flt", k)[1] / 1e6, size("plain", k)[0] / 1e3] for k in numbers}
-index = ["MFLOPs per token, looped or plain", "thousand parameters, plain"]
-pd.DataFrame(table, index=index).rename_axis(columns="K").round(2)
+table = {f"K={k}": [size("flt", k)[1] / 1e6, size("plain", k)[0] / 1e3] for k in numbers}
+pd.DataFrame(table, index=["MFLOPs per token", "10³ parameters, plain"]).round(2)
 
 # %% [markdown]
 # Operations are not time. How long a training step takes is measured by
