@@ -36,7 +36,7 @@
 # | laptop | the same model, 1,500 steps | two minutes on one core |
 # | colab | the same model of width 128, 6,000 steps | sized for a 16 GB GPU, not measured |
 #
-# The notebook trains one model of the experiment at every preset. The whole comparison, 24 models and five
+# The notebook trains one model of the experiment at every preset. The whole comparison, 24 models and three
 # seeds, is in the committed rows; the command that makes them stands at the end.
 
 # %% tags=["setup", "hide-input"]
@@ -1002,7 +1002,7 @@ checks.looped_own_task((my_task, my_step))
 # %% [markdown]
 # ## Where this came from
 #
-# The laptop rows were made by `python -m unrolled run looped.depth --preset laptop --seeds 0-4`, and each
+# The laptop rows were made by `python -m unrolled run looped.depth --preset laptop --seeds 0-2`, and each
 # row names the command that makes it alone.
 
 # %% tags=["hide-input"]

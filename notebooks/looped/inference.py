@@ -33,7 +33,7 @@
 # |---|---|---|
 # | smoke | one variant, 2 loops, 12 steps | seconds |
 # | live | FLT on text, 3 loops, 100 steps, two recipes | under a minute on one core |
-# | laptop | text with 6 loops, pointer chasing with 4, three recipes, 5 seeds | an hour of one core |
+# | laptop | text with 6 loops, pointer chasing with 4, three recipes, 3 seeds | forty minutes of one core |
 # | colab | two variants on text, 6 layers of width 384, 1,500 steps | sized for an hour on a 16 GB GPU, not measured |
 
 # %% tags=["setup", "hide-input"]
@@ -1051,7 +1051,7 @@ checks.looped_weighted_loss(weighted_loss)
 # %% [markdown]
 # ## Where this came from
 #
-# The laptop rows were made by `python -m unrolled run looped.inference --preset laptop --seeds 0-4`, those of
+# The laptop rows were made by `python -m unrolled run looped.inference --preset laptop --seeds 0-2`, those of
 # {numref}`fig-looped-trained-read` by `python -m unrolled run looped.pretraining --preset laptop --seeds 0-4`;
 # each row names the command that makes it alone.
 

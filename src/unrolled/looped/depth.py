@@ -271,6 +271,6 @@ EXPERIMENT = Experiment(
     cases=cases,
     measure=measure,
     describe=describe,
-    seeds={"colab": 1},
+    seeds={"laptop": 3, "colab": 1},
     claims=CLAIMS,
 )

@@ -210,7 +210,9 @@ def norms(model: LoopedTransformer, inputs: Tensor, settings: InferenceSettings)
 # --- what the paper claims, and how the rows judge it -------------------------------------------
 
 
-def _between(statement: str, variant: str, at: int, reference: int, expect: str) -> Claim:
+def _between(
+    statement: str, variant: str, at: int, reference: int, expect: str, by: float = 0.0
+) -> Claim:
     """State that the loss at one number of loops is lower (higher) than at another."""
     loops = InferenceSettings().inference_loops
     one, other = (f"val_loss_by_inference_loops[{loops.index(K)}]" for K in (at, reference))
@@ -224,17 +226,19 @@ def _between(statement: str, variant: str, at: int, reference: int, expect: str)
             [{"seed": row["seed"], "val_loss": metric_of(row, metric)} for row in rows]
             for metric in (one, other)
         ]
-        return judge_pairs("val_loss", *pairs, expect=expect)
+        return judge_pairs("val_loss", *pairs, expect=expect, by=by)
 
     return Claim("looped", statement, None, query, judge)
 
 
+WORSE = 0.01  # nats per byte: less is no harm that a reader would notice
+
 CLAIMS = (
     _between("FLT, trained with 6 loops: 6 are better than 3", "flt", 6, 3, "lower"),
     _between("FLT, trained with 6 loops: 3 are better than 1", "flt", 3, 1, "lower"),
-    _between("FLT, trained with 6 loops: 12 are worse than 6", "flt", 12, 6, "higher"),
-    _between("FLT, trained with 6 loops: 24 are worse than 6", "flt", 24, 6, "higher"),
-    _between("LT, trained with 6 loops: 12 are worse than 6", "original", 12, 6, "higher"),
+    _between("FLT, trained with 6 loops: 12 are worse than 6", "flt", 12, 6, "higher", WORSE),
+    _between("FLT, trained with 6 loops: 24 are worse than 6", "flt", 24, 6, "higher", WORSE),
+    _between("LT, trained with 6 loops: 12 are worse than 6", "original", 12, 6, "higher", WORSE),
 )
 
 EXPERIMENT = Experiment(
@@ -287,6 +291,6 @@ EXPERIMENT = Experiment(
     cases=cases,
     measure=measure,
     describe=instability.describe,
-    seeds={"colab": 1},
+    seeds={"laptop": 3, "colab": 1},
     claims=CLAIMS,
 )
