@@ -202,7 +202,7 @@ def first_loss(name, num_loops):
 
 
 table = {f"K = {K}": [first_loss(name, K) for name in INJECTIONS] for K in (1, 3, 12)}
-pd.DataFrame(table, index=LABELS.values()).round(6)
+pd.DataFrame(table, index=[LABELS[name] for name in INJECTIONS]).round(6)
 
 # %% [markdown]
 # It does not. With a zero output projection a block adds nothing, so every loop returns $e$

@@ -49,7 +49,7 @@ from torch.testing import assert_close
 from unrolled import checks, figures, results
 from unrolled.data.text import TokenBatches
 from unrolled.looped import diagnostics, instability
-from unrolled.looped.model import LABELS, LoopedTransformer
+from unrolled.looped.model import INJECTIONS, LABELS, LoopedTransformer
 
 figures.use_style()
 
@@ -314,12 +314,12 @@ print(f"a zigzag: omega {omega:.2f}, mean cosine {cosine:.2f}")
 # %%
 # Mean and 95 % interval over seeds, one row per variant.
 def summary(rows, *metrics):
-    groups = {v: results.select(rows, variant=v) for v in LABELS}
+    groups = {LABELS[v]: results.select(rows, variant=v) for v in INJECTIONS}
     cells = {
         m: [f"{results.mean_ci(r[m] for r in g):.2f}" for g in groups.values()]
         for m in metrics  # one column each
     }
-    return pd.DataFrame(cells, index=LABELS.values())
+    return pd.DataFrame(cells, index=groups)
 
 
 summary(twelve, "gradient_oscillation", "gradient_cosine")
@@ -352,7 +352,7 @@ plt.show()
 frame = results.frame(evidence)
 regimes = ["learning_rate", "num_loops"]
 share = frame.pivot_table("collapsed", "variant", regimes, aggfunc="mean")
-share.reindex(LABELS).rename(index=LABELS).map("{:.0%} collapsed".format)
+share.reindex(INJECTIONS).rename(index=LABELS).map("{:.0%} collapsed".format)
 
 # %% [markdown]
 # Three things to read off.
