@@ -266,7 +266,7 @@ plt.show()
 assert max(curves[4]["p"]) < 1.21
 
 # %% [markdown]
-# Code: {py:func}`unrolled.training.build_optimizers`. It gives the matrices of the blocks to
+# Code: {py:func}`unrolled.optimization.build_optimizers`. It gives the matrices of the blocks to
 # {py:class}`torch.optim.Muon`, and embedding and head, which are tables rather than maps, to AdamW.
 #
 # The coefficients trade accuracy for speed: the slope $a$ at zero lifts small values fast, and the price is
