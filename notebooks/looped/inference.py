@@ -568,13 +568,14 @@ plt.show()
 # from unrolled.looped import depth
 #
 # laptop = inference.EXPERIMENT.settings("laptop")
-# case = {"data": "pointer_chasing", "variant": "flt", "num_loops": 4, "recipe": "fixed"}
+# case = {"data": "pointer_chasing", "variant": "flt"}
+# case |= {"num_loops": 4, "recipe": "fixed"}
 # walker, _ = inference.trained(laptop, case, SEED)
 # asked = depth.held_out("pointer_chasing", 256)
 # answers_after = depth.predict(walker, asked, 16)
 # arrows, questions = asked.inputs[:, :8], asked.inputs[:, 8:] - 64
 # f = torch.empty_like(arrows).scatter_(1, arrows // 8, arrows % 8)
-# node, four = questions // 4, questions % 4 == 3  # start, and whether four hops are asked
+# node, four = questions // 4, questions % 4 == 3  # start; four hops?
 # for k in range(1, 17):
 #     node = f.gather(1, node)
 #     print(k, (answers_after[k][:, 8:] == node)[four].float().mean().item())
