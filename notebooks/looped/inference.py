@@ -38,6 +38,7 @@
 
 # %% tags=["setup", "hide-input"]
 import copy
+import warnings
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -51,6 +52,8 @@ from unrolled.data.text import TokenBatches
 from unrolled.looped import inference, instability
 from unrolled.looped.model import LABELS
 
+# torch.func.jvp loads a part of torch that warns about another part.
+warnings.filterwarnings("ignore", ".*torch.jit.script", FutureWarning)
 figures.use_style()
 
 # %% tags=["parameters"]

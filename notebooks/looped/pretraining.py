@@ -325,7 +325,7 @@ columns = ["minus FLT", "± paired", "± strangers"]
 pd.DataFrame(table, index=columns).T.round(4)
 
 # %% [markdown]
-# Code: {py:func}`unrolled.results.paired_difference`. Between stable models pairing narrows the interval. Against
+# Code: {py:func}`unrolled.results.intervals.paired_difference`. Between stable models pairing narrows the interval. Against
 # LT it does not: LT's luck is of its own kind, and there is little to cancel. And a warning that no interval
 # contains: this chapter makes dozens of comparisons. One in twenty intervals of 95 % misses the truth, so a single
 # one that just misses zero is a reason to look again and not a discovery.

@@ -63,7 +63,7 @@ LABELS = {
     "fla": "FLA",
     "flt": "FLT",
     "original_no_norm": "LT, no norm",
-    "plain": "plain",
+    "plain": "plain Transformer",
 }
 """Short names of the injections and of the plain Transformer, for figures and tables."""
 
