@@ -725,16 +725,14 @@ table_of_changes(groups, LOSS, spans, better=-1)
 
 # %%
 spans = [(3, 6), (6, 12), (6, 24)]
-changes = table_of_changes(by_variant_and_recipe(text), LOSS, spans, better=-1)
-changes.rename(index=LABELS)
+table_of_changes(by_variant_and_recipe(text), LOSS, spans, -1).rename(index=LABELS)
 
 # %% [markdown]
 # And the accuracy of four-hop questions in pointer chasing, where $K = 4$:
 
 # %%
 spans, four = [(2, 4), (4, 5), (4, 8), (8, 12)], HOPS.format(4)
-changes = table_of_changes(by_variant_and_recipe(chasing), four, spans, better=1)
-changes.rename(index=LABELS)
+table_of_changes(by_variant_and_recipe(chasing), four, spans, 1).rename(index=LABELS)
 
 # %% [markdown]
 # Read the two tables together.
