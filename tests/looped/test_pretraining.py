@@ -8,6 +8,7 @@ import torch
 from unrolled.looped import instability, pretraining, search
 from unrolled.looped.model import build
 from unrolled.looped.pretraining import EXPERIMENT
+from unrolled.results import thin
 
 SMOKE = EXPERIMENT.presets["smoke"]
 LAPTOP = EXPERIMENT.presets["laptop"]
@@ -43,7 +44,7 @@ def test_the_search_uses_seeds_apart_from_the_evidence():
     found = search.measure(settings, case, 0, lambda done, total: None)
     same = replace(settings, optimizer=case["optimizer"], hidden_size=case["hidden_size"])
     _, run = instability.trained(same, case, search.SEEDS_APART)
-    assert found["loss_curve"] == instability.thin(run.losses)
+    assert found["loss_curve"] == thin(run.losses)
 
 
 def test_the_rule_takes_the_rate_that_is_best_for_the_median_variant():

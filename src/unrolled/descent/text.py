@@ -57,7 +57,16 @@ from unrolled.descent.perturb import NOISES, Perturbation, embedding_layer, embe
 from unrolled.descent.primal_dual import PrimalDual, dual_curves
 from unrolled.descent.readout import classification_losses, collect_losses, layer_logits
 from unrolled.experiment import Case, Experiment, Report, no_report
-from unrolled.results import Claim, Row, Verdict, judge_difference, judge_share, metric_of, select
+from unrolled.results import (
+    Claim,
+    Row,
+    Verdict,
+    judge_difference,
+    judge_share,
+    metric_of,
+    select,
+    thin,
+)
 from unrolled.results.claims import judge_pairs
 from unrolled.training import (
     FitResult,
@@ -81,8 +90,8 @@ __all__ = [
     "noise_columns",
     "roc_auc",
     "tfidf_scores",
-    "thin",
     "trained",
+    "training_columns",
 ]
 
 METHODS = ("erm", "early", "deep", *FORMS)
@@ -190,10 +199,12 @@ def measure(settings: TextSettings, case: Case, seed: int, report: Report) -> di
         model, run = trained(settings, case, seed, report)
     except NonFiniteError as error:
         return {"diverged": True, "diverged_at_step": error.step}
+    method = case["method"]
     batches = batches_of(settings)
     return {
         "diverged": False,
-        **training_columns(settings, case, run),
+        "learning_rate": rate_of(settings, method),
+        **training_columns(run, early=method == "early", constrained=method in FORMS),
         **layer_columns(model, batches["validation"], case, settings, "val"),
         **layer_columns(model, batches["test"], case, settings, "test"),
         **sabotage_columns(model, batches["validation"], case, settings, run),
@@ -505,30 +516,16 @@ def training_config(settings: TextSettings) -> TrainingConfig:
 # --- columns of a row ---------------------------------------------------------------------------
 
 
-def thin(values: Sequence[float], points: int = 60) -> list[float]:
-    """Keep at most so many values, evenly spaced and with five digits, for a curve in a row.
-
-    Examples
-    --------
-    >>> thin(range(1, 301), points=4)
-    [1.0, 101.0, 200.0, 300.0]
-    """
-    array = np.asarray(values, dtype=float)
-    index = np.linspace(0, len(array) - 1, min(points, len(array))).round().astype(int)
-    return [float(f"{value:.5g}") for value in array[index]]
-
-
-def training_columns(settings: TextSettings, case: Case, run: FitResult) -> dict[str, Any]:
+def training_columns(run: FitResult, *, early: bool, constrained: bool) -> dict[str, Any]:
     """Return the curves of a run: its loss, the multipliers, the validations."""
     found: dict[str, Any] = {
-        "learning_rate": rate_of(settings, case["method"]),
         "step_curve": thin(range(1, len(run.losses) + 1)),
         "loss_curve": thin(run.losses),
     }
-    if case["method"] == "early":
+    if early:
         found["validated_steps_curve"] = run.diagnostics["validated_steps"]
         found["validation_loss_curve"] = run.diagnostics["validation_loss"]
-    if case["method"] in FORMS:
+    if constrained:
         multipliers = dual_curves(run).multipliers  # (T, L)
         found["multiplier_by_layer"] = multipliers[-1].tolist()
         found["largest_multiplier_by_layer"] = multipliers.max(dim=0).values.tolist()

@@ -38,9 +38,9 @@ from unrolled.data.video import (
     surveillance_clip,
 )
 from unrolled.descent.networks import DUST, UT, cooling
-from unrolled.descent.primal_dual import PrimalDual, dual_curves
+from unrolled.descent.primal_dual import PrimalDual
 from unrolled.descent.readout import collect_losses, squared_losses
-from unrolled.descent.text import BestWeights, build_constraint, thin
+from unrolled.descent.text import BestWeights, build_constraint, training_columns
 from unrolled.experiment import Case, Experiment, Report, no_report
 from unrolled.results import Claim, judge_difference, judge_share
 from unrolled.training import (
@@ -159,9 +159,10 @@ def measure(settings: VideoSettings, case: Case, seed: int, report: Report) -> d
         model, run = trained(settings, case, seed, report)
     except NonFiniteError as error:
         return {"diverged": True, "diverged_at_step": error.step}
+    method = case["method"]
     return {
         "diverged": False,
-        **training_columns(case, run),
+        **training_columns(run, early=method == "early", constrained=method in CONSTRAINED),
         **level_columns(model, settings),
         **layer_columns(model, settings),
         "parameters": count_parameters(model),
@@ -399,24 +400,6 @@ def _parts(*tensors: Tensor, size: int = 512) -> Iterator[tuple[Tensor, ...]]:
 
 
 # --- columns of a row ---------------------------------------------------------------------------
-
-
-def training_columns(case: Case, run: FitResult) -> dict[str, Any]:
-    """Return the curves of a run: its loss, the multipliers, the validations."""
-    found: dict[str, Any] = {
-        "step_curve": thin(range(1, len(run.losses) + 1)),
-        "loss_curve": thin(run.losses),
-    }
-    if case["method"] == "early":
-        found["validated_steps_curve"] = run.diagnostics["validated_steps"]
-        found["validation_loss_curve"] = run.diagnostics["validation_loss"]
-    if case["method"] in CONSTRAINED:
-        multipliers = dual_curves(run).multipliers  # (T, L)
-        found["multiplier_by_layer"] = multipliers[-1].tolist()
-        found["largest_multiplier_by_layer"] = multipliers.max(dim=0).values.tolist()
-        for layer, curve in enumerate(multipliers.T, start=1):
-            found[f"multiplier_{layer}_curve"] = thin(curve)
-    return found
 
 
 @dataclass(frozen=True)

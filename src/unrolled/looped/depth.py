@@ -26,6 +26,7 @@ from unrolled.experiment import Case, Experiment, Report, no_report
 from unrolled.looped import instability
 from unrolled.looped.diagnostics import gradient_oscillation, residual_norms
 from unrolled.looped.model import LoopedTransformer, build
+from unrolled.results import thin
 from unrolled.training import FitResult, NonFiniteError
 from unrolled.transformer import TransformerConfig, count_parameters, flops_per_token
 
@@ -152,7 +153,7 @@ def held_out(task: str, count: int) -> Questions:
 
 def symptoms(run: FitResult) -> dict[str, Any]:
     """Return the curves of a run and the symptoms that they show."""
-    norms, thin = run.diagnostics["residual_norm"], instability.thin
+    norms = run.diagnostics["residual_norm"]
     return {
         "train_loss": sum(run.losses[-50:]) / len(run.losses[-50:]),
         "gradient_oscillation": gradient_oscillation(run.gradient_norms, run.steps // 2),

@@ -10,7 +10,7 @@ Source: Fu et al. 2026 (arXiv 2605.18797), its diagnosis of the first 2,000 step
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, Protocol
@@ -38,7 +38,7 @@ from unrolled.looped.diagnostics import (
 )
 from unrolled.looped.model import INJECTIONS, LoopedTransformer, build
 from unrolled.looped.theory import alikeness, loop_gradients
-from unrolled.results import Claim, judge_difference, judge_share
+from unrolled.results import Claim, judge_difference, judge_share, thin
 from unrolled.training import (
     FLT_OPTIMIZER,
     FitResult,
@@ -317,19 +317,6 @@ def symptoms(run: FitResult, text: Text) -> dict[str, Any]:
         "residual_norm_curve": thin(norms),
         "gradient_norm_curve": thin(run.gradient_norms),
     }
-
-
-def thin(values: Sequence[float], points: int = 60) -> list[float]:
-    """Keep at most so many values, evenly spaced and with five digits, for a curve in a row.
-
-    Examples
-    --------
-    >>> thin(range(1, 301), points=4)
-    [1.0, 101.0, 200.0, 300.0]
-    """
-    array = np.asarray(values, dtype=float)
-    index = np.linspace(0, len(array) - 1, min(points, len(array))).round().astype(int)
-    return [float(f"{value:.5g}") for value in array[index]]
 
 
 def outcome(model: LoopedTransformer, text: Text, batch_size: int) -> dict[str, Any]:

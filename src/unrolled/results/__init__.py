@@ -35,6 +35,7 @@ from unrolled.results.rows import (
     read,
     remove,
     select,
+    thin,
     unit_key,
 )
 
@@ -63,5 +64,6 @@ __all__ = [
     "read",
     "remove",
     "select",
+    "thin",
     "unit_key",
 ]

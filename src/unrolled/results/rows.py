@@ -11,7 +11,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ __all__ = [
     "read",
     "remove",
     "select",
+    "thin",
     "unit_key",
 ]
 
@@ -263,6 +264,21 @@ def _write_beside(path: Path, text: str) -> None:
 def unit_key(row: Mapping[str, Any]) -> tuple:
     """Return what identifies the unit of work of a row."""
     return tuple(row.get(key) for key in UNIT_KEY)
+
+
+def thin(values: Sequence[float], points: int = 60) -> list[float]:
+    """Keep at most so many values, evenly spaced and with five digits, for a curve in a row.
+
+    Examples
+    --------
+    >>> thin(range(1, 301), points=4)
+    [1.0, 101.0, 200.0, 300.0]
+    """
+    import numpy as np
+
+    array = np.asarray(values, dtype=float)
+    index = np.linspace(0, len(array) - 1, min(points, len(array))).round().astype(int)
+    return [float(f"{value:.5g}") for value in array[index]]
 
 
 def plain_row(row: Mapping[str, Any]) -> Row:
