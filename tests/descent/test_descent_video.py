@@ -84,7 +84,7 @@ def test_a_network_that_descends_pays_nothing():
 
 
 def test_early_stopping_returns_the_weights_of_the_validation_minimum():
-    settings = replace(SMOKE, steps=10, learning_rate=0.1, validate_every=2)
+    settings = replace(SMOKE, steps=10, rate_ut=0.1, rate_dust=0.1, validate_every=2)
     model, run = video.trained(settings, {**CASE, "method": "early"}, seed=0)
     curve, steps = (run.diagnostics[k] for k in ("validation_loss", "validated_steps"))
     assert run.steps == steps[int(np.argmin(curve))]
@@ -99,7 +99,7 @@ def test_methods_weigh_the_layers():
 
 
 def test_eigenvalues_stay_clipped():
-    settings = replace(SMOKE, steps=10, learning_rate=0.3)
+    settings = replace(SMOKE, steps=10, rate_ut=0.3, rate_dust=0.3)
     model, _ = video.trained(settings, CASE, seed=0)
     for layer in model.layers:
         assert torch.linalg.eigvalsh(layer.symmetric()).abs().max() <= 0.9501

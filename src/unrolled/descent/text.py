@@ -158,8 +158,8 @@ class TextSettings:
     steps: int = 160
     batch_size: int = 24
     length: int = 32
-    learning_rate: float = 1e-4
-    deep_learning_rate: float = 1e-4
+    learning_rate: float = 2e-4
+    deep_learning_rate: float = 2e-4
     dropout: float = 0.1
     head: Literal["linear", "norm", "pooler"] = "linear"
     alpha: float = 0.05

@@ -106,8 +106,8 @@ class VideoSettings:
         Levels of training and test, in units of the standard deviation of the footage.
     steps, short_steps, batch_size
         Optimizer steps, those of "short", and sequences per step.
-    learning_rate
-        Peak rate of AdamW; it falls along a cosine.
+    rate_ut, rate_dust, deep_rate_ut, deep_rate_dust
+        Peak rate of AdamW for each network, and with deep supervision; it falls along a cosine.
     num_layers, hidden_size
         L; width of UT and number of atoms of DUST.
     alpha_ut, alpha_dust
@@ -131,7 +131,10 @@ class VideoSettings:
     steps: int = 500
     short_steps: int = 120
     batch_size: int = 192
-    learning_rate: float = 3e-3
+    rate_ut: float = 3e-3
+    rate_dust: float = 1.5e-2
+    deep_rate_ut: float = 3e-3
+    deep_rate_dust: float = 1.5e-2
     num_layers: int = 8
     hidden_size: int = 128
     alpha_ut: float = 0.05
@@ -162,6 +165,7 @@ def measure(settings: VideoSettings, case: Case, seed: int, report: Report) -> d
     method = case["method"]
     return {
         "diverged": False,
+        "learning_rate": rate_of(settings, case["network"], method),
         **training_columns(run, early=method == "early", constrained=method in CONSTRAINED),
         **level_columns(model, settings),
         **layer_columns(model, settings),
@@ -338,7 +342,7 @@ def trained(
         model,
         batches_at(settings, method, seed),
         training=training_config(settings, method),
-        optimizer=OptimizerConfig(learning_rate=settings.learning_rate),
+        optimizer=OptimizerConfig(learning_rate=rate_of(settings, case["network"], method)),
         on_step=on_step,
         **hooks,
     )
@@ -353,6 +357,19 @@ def batches_at(settings: VideoSettings, method: str, seed: int) -> NoisyBatches:
     if method == "many":
         return NoisyBatches(patches, (min(settings.gammas), max(settings.gammas)))
     return NoisyBatches(patches, (settings.gamma_train, settings.gamma_train))
+
+
+def rate_of(settings: VideoSettings, network: str, method: str) -> float:
+    """Return the learning rate of a network and a method.
+
+    Examples
+    --------
+    >>> rate_of(VideoSettings(rate_ut=0.1), "ut_tied", "exact")
+    0.1
+    """
+    if method == "deep":
+        return settings.deep_rate_dust if network == "dust" else settings.deep_rate_ut
+    return settings.rate_dust if network == "dust" else settings.rate_ut
 
 
 def training_config(settings: VideoSettings, method: str) -> TrainingConfig:
