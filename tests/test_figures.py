@@ -79,9 +79,10 @@ def seen_colour(colour: str, sight: np.ndarray) -> np.ndarray:
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
+@pytest.mark.parametrize("looks", [figures.STYLES, figures.METHODS], ids=["variants", "methods"])
 @pytest.mark.parametrize("sight", SIGHT)
-def test_colours_stay_apart_for_every_eye(sight):
-    seen = {name: seen_colour(s.colour, SIGHT[sight]) for name, s in figures.STYLES.items()}
+def test_colours_stay_apart_for_every_eye(sight, looks):
+    seen = {name: seen_colour(s.colour, SIGHT[sight]) for name, s in looks.items()}
     for (a, left), (b, right) in itertools.combinations(seen.items(), 2):
         assert np.linalg.norm(left - right) > 15, f"{a} and {b} look alike with {sight}"
 
@@ -96,8 +97,9 @@ def test_the_distance_would_notice_a_confusing_pair():
     assert apart[0] > 30 > 15 > apart[1]
 
 
-def test_variants_stay_apart_without_colour():
-    looks = list(figures.STYLES.values())
+@pytest.mark.parametrize("looks", [figures.STYLES, figures.METHODS], ids=["variants", "methods"])
+def test_variants_stay_apart_without_colour(looks):
+    looks = list(looks.values())
     for field in ("marker", "dash", "label"):
         assert len({str(getattr(look, field)) for look in looks}) == len(looks)
 
@@ -107,6 +109,18 @@ def test_labels_are_those_of_the_looped_model():
 
     plain = {name: re.sub(r"[${}]", "", figures.label_of(name)) for name in LABELS}
     assert plain == LABELS
+
+
+def test_methods_have_their_look_and_order_in_every_plot(ax):
+    from unrolled.descent import text, video
+
+    assert {*text.METHODS, *video.METHODS} <= set(figures.METHODS)
+    assert not set(figures.METHODS) & set(figures.STYLES)
+    data = [{"method": m, "seed": 0, "loss_curve": [2.0, 1.0]} for m in ("proxy", "deep", "erm")]
+    figures.curves(ax, data, "loss_curve", by="method")
+    found = [(line.get_label(), line.get_color()) for line in ax.lines]
+    looks = [figures.METHODS[m] for m in ("erm", "deep", "proxy")]
+    assert found == [(look.label, look.colour) for look in looks]
 
 
 def test_unknown_variant_names_the_known_ones():

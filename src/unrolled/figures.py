@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AXIS_LABELS",
+    "METHODS",
     "STYLES",
     "Style",
     "axis_label",
@@ -74,6 +75,22 @@ STYLES: dict[str, Style] = {
     "flt": Style("FLT", "#0072B2", "o", "-"),
     "original_no_norm": Style("LT, no norm", "#CC79A7", "X", (0, (1, 2))),
     "plain": Style("plain Transformer", "#000000", "P", (0, (8, 2))),
+}
+
+#: The look of each way to train, in the part on descent: ERM in black, the
+#: constrained in colours of their own. A method never shares a plot with a variant.
+METHODS: dict[str, Style] = {
+    "erm": Style("ERM", "#000000", "o", "-"),
+    "early": Style("ERM, stopped early", "#56B4E9", "v", ":"),
+    "short": Style("ERM, fewer steps", "#9000F0", "<", (0, (1, 2))),
+    "many": Style("ERM, many levels", "#CC79A7", "X", (0, (8, 2))),
+    "deep": Style("deep supervision", "#E69F00", "s", "--"),
+    "deep_weighted": Style("deep, small weight", "#603000", "P", (0, (3, 1, 1, 1))),
+    "exact": Style("constrained, exact", "#0072B2", "D", "-."),
+    "proxy": Style("constrained, proxy", "#D55E00", "^", (0, (5, 1, 1, 1, 1, 1))),
+    "cumulative": Style("constrained, cumulative", "#009E73", ">", (0, (4, 4))),
+    "anchored": Style("constrained, anchored", "#000090", "h", (0, (6, 1, 1, 1))),
+    "ratio": Style("constrained, ratio", "#900060", "*", (0, (2, 1))),
 }
 
 #: What the axes say for a column of the rows, with the unit.
@@ -148,7 +165,7 @@ def _use_svg_in_notebooks() -> None:
 
 
 def style_of(variant: str) -> Style:
-    """Return the fixed look of a variant.
+    """Return the fixed look of a variant or a method.
 
     Raises
     ------
@@ -160,18 +177,25 @@ def style_of(variant: str) -> Style:
     >>> style_of("flt").marker
     'o'
     """
-    if variant not in STYLES:
-        raise ValueError(f"variant {variant!r} has no style; allowed: {', '.join(STYLES)}")
-    return STYLES[variant]
+    look = _fixed_look(variant)
+    if look is None:
+        allowed = ", ".join([*STYLES, *METHODS])
+        raise ValueError(f"variant {variant!r} has no style; allowed: {allowed}")
+    return look
+
+
+def _fixed_look(value: Any) -> Style | None:
+    """Return the look that a value has in every figure, if it has one."""
+    return (STYLES | METHODS).get(value) if isinstance(value, str) else None
 
 
 def colour_of(variant: str) -> str:
-    """Return the fixed colour of a variant."""
+    """Return the fixed colour of a variant or a method."""
     return style_of(variant).colour
 
 
 def label_of(variant: str) -> str:
-    """Return the short name of a variant for legends."""
+    """Return the short name of a variant or a method for legends."""
     return style_of(variant).label
 
 
@@ -200,8 +224,8 @@ def _groups(rows: Iterable[Row], by: str) -> dict[Any, list[Row]]:
 
 
 def _order(value: Any) -> tuple:
-    names = list(STYLES)
-    known = isinstance(value, str) and value in STYLES
+    names = [*STYLES, *METHODS]
+    known = _fixed_look(value) is not None
     return (0, names.index(value), "") if known else (1, _as_number(value), str(value))
 
 
@@ -211,8 +235,8 @@ def _as_number(value: Any) -> float:
 
 def _look(value: Any, by: str, index: int, count: int) -> Style:
     """Return the look of a group: its fixed style, or a shade by its order."""
-    if isinstance(value, str) and value in STYLES:
-        return STYLES[value]
+    if look := _fixed_look(value):
+        return look
     markers, dashes = "osD^vPX", ("-", "--", "-.", ":")
     label = f"{axis_label(by)} = {value}"
     return Style(label, _shade(index, count), markers[index % 7], dashes[index % 4])
@@ -469,8 +493,8 @@ def _cell(rows: list[Row], place: Mapping[str, Any], metric: str) -> float:
 
 
 def _tick(value: Any) -> str:
-    if isinstance(value, str) and value in STYLES:
-        return STYLES[value].label
+    if look := _fixed_look(value):
+        return look.label
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -497,8 +521,8 @@ def forest(
         Where to draw.
     intervals
         Label to `unrolled.results.Interval`, for example from
-        `unrolled.results.paired_difference`; the first stands on top. A variant's name gets its
-        colour and label.
+        `unrolled.results.paired_difference`; the first stands on top. The name of a variant or a
+        method gets its colour and label.
     xlabel
         What is compared, with its unit and direction (``LT minus FLT (bits per byte)``).
     reference
@@ -508,8 +532,9 @@ def forest(
         raise ValueError("intervals is empty; there is nothing to draw")
     ax.axvline(reference, color=INK, linewidth=1, linestyle=":")
     for place, (name, interval) in enumerate(intervals.items()):
-        _forest_line(ax, place, interval, STYLES.get(name))
-    names = [STYLES[name].label if name in STYLES else name for name in intervals]
+        _forest_line(ax, place, interval, _fixed_look(name))
+    looks = [_fixed_look(name) for name in intervals]
+    names = [look.label if look else name for look, name in zip(looks, intervals, strict=True)]
     ax.set_yticks(range(len(names)), names)
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_xlabel(xlabel)
