@@ -11,6 +11,23 @@ Examples
 Not yet: did you forget "attention" (LT_ia)? There too the old state enters by a query alone...
 """
 
+from unrolled.checks.descent_dual_ascent import (
+    descent_adam,
+    descent_anchored_weights,
+    descent_augmented,
+    descent_calm_step,
+    descent_cumulative_slacks,
+    descent_leaky_step,
+    descent_price,
+)
+from unrolled.checks.descent_text import (
+    descent_masked_mean,
+    descent_mean_only,
+    descent_privacy_shift,
+    descent_random_text,
+    descent_roc_auc,
+    descent_uniform_width,
+)
 from unrolled.checks.looped_depth import (
     looped_backwards,
     looped_doubling,
@@ -57,6 +74,19 @@ from unrolled.checks.result import CheckResult
 
 __all__ = [
     "CheckResult",
+    "descent_masked_mean",
+    "descent_mean_only",
+    "descent_privacy_shift",
+    "descent_random_text",
+    "descent_roc_auc",
+    "descent_uniform_width",
+    "descent_adam",
+    "descent_anchored_weights",
+    "descent_augmented",
+    "descent_calm_step",
+    "descent_cumulative_slacks",
+    "descent_leaky_step",
+    "descent_price",
     "looped_attention_only",
     "looped_backwards",
     "looped_best_loop",
