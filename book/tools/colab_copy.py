@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import nbformat
@@ -40,7 +40,7 @@ def convert_cell(cell: nbformat.NotebookNode, context: Context) -> list[nbformat
         return [] if "remove-cell" in tags_of(cell) else [markdown(convert(cell.source, context))]
     cells = [code_cell(cell.source, tags_of(cell))]
     if "setup" in tags_of(cell):
-        cells.insert(0, code_cell(setup_source(context.root), ["colab-setup"]))
+        cells.insert(0, code_cell(setup_of(cell, context.root), ["colab-setup"]))
     if options := figure_of(cell):
         label = str(options.get("name", ""))
         text = caption("figure", label, str(options.get("caption", "")), context)
@@ -85,11 +85,24 @@ def badges(docname: str, root: Path = ROOT) -> str:
     return f"{colab} · [Read this page online]({project.page_url(docname, root)})"
 
 
-def setup_source(root: Path = ROOT) -> str:
-    """Return the cell that installs the package on Colab and tells what it runs on."""
+def setup_of(cell: nbformat.NotebookNode, root: Path) -> str:
+    """Return the Colab set-up of a chapter, with the packages that its own set-up cell names."""
+    try:
+        return setup_source(root, cell.metadata.get("packages", ()))
+    except ValueError as error:
+        raise BookError(str(error)) from error
+
+
+def setup_source(root: Path = ROOT, packages: Iterable[str] = ()) -> str:
+    """Return the cell that installs the package on Colab and tells what it runs on.
+
+    ``packages`` are optional ones that a chapter needs. Its set-up cell names them:
+    ``# %% tags=["setup"] packages=["transformers"]``.
+    """
     repository = project.project_urls(root)["repository"]
     pinned = " ".join(f"\"{name}=={{version('{name}')}}\"" for name in project.KEPT_ON_COLAB)
-    light = " ".join(project.light_requirements(root))
+    extra = [f'"{line}"' for line in project.extra_requirements(packages, root)]
+    light = " ".join([*project.light_requirements(root), *extra])
     return SETUP.format(repository=repository, pinned=pinned, light=light)
 
 

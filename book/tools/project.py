@@ -7,6 +7,7 @@ Every badge, set-up cell and link that the tools write is made from the two addr
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -65,3 +66,15 @@ def light_requirements(root: Path = ROOT) -> list[str]:
     """Return the names of the package's dependencies which Colab may have to install."""
     names = [Requirement(line).name for line in pyproject(root)["project"]["dependencies"]]
     return [name for name in names if name not in KEPT_ON_COLAB]
+
+
+def extra_requirements(packages: Iterable[str], root: Path = ROOT) -> list[str]:
+    """Return the requirements, with their bounds, of optional packages which a chapter names."""
+    optional = pyproject(root)["project"].get("optional-dependencies", {})
+    lines = {Requirement(line).name: line for extra in optional.values() for line in extra}
+    if unknown := sorted(set(packages) - set(lines)):
+        allowed = ", ".join(sorted(lines))
+        raise ValueError(
+            f"packages: {unknown} are in no extra of pyproject.toml; allowed: {allowed}"
+        )
+    return [lines[name] for name in packages]

@@ -327,6 +327,40 @@ def test_set_up_cell_leaves_torch_and_numpy_alone(monkeypatch, mini):
     assert kept == ["\"torch=={version('torch')}\"", "\"numpy=={version('numpy')}\""]
 
 
+def add_extra(root: Path) -> None:
+    file = root / "pyproject.toml"
+    extra = '\n[project.optional-dependencies]\ndata = ["av>=14.0", "gguf>=0.10"]\n'
+    file.write_text(file.read_text() + extra)
+
+
+def with_packages(root: Path, packages: str) -> Path:
+    """Return the notebook, after its set-up cell has named the packages."""
+    source = root / f"{EVERYTHING}.py"
+    text, count = re.subn(
+        r'(# %% tags=\["setup".*\])', rf"\1 packages={packages}", source.read_text()
+    )
+    assert count == 1
+    source.write_text(text)
+    return source
+
+
+def test_chapter_names_the_packages_that_it_needs(mini_copy: Path, index: Index):
+    add_extra(mini_copy)
+    source = with_packages(mini_copy, '["gguf"]')
+    cells = colab_copy(source, index, quote, mini_copy).cells
+    setup = next(cell for cell in cells if "colab-setup" in cell.metadata.get("tags", []))
+    assert '"gguf>=0.10"' in setup.source
+    assert "av>=" not in setup.source
+    assert '"gguf>=0.10"' not in setup_source(mini_copy)
+
+
+def test_unknown_package_is_an_error(mini_copy: Path, index: Index):
+    add_extra(mini_copy)
+    source = with_packages(mini_copy, '["gguff"]')
+    with pytest.raises(BookError, match=r"gguff.*allowed: av, gguf"):
+        colab_copy(source, index, quote, mini_copy)
+
+
 def test_addresses_follow_pyproject(mini_copy: Path):
     file = mini_copy / "pyproject.toml"
     file.write_text(file.read_text().replace("someone/mini", "else/where"))
