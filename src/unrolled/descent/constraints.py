@@ -8,13 +8,13 @@ how much it fails to,
 .. math:: g_l = f_l - (1 - \alpha_l)\, f_{l-1}, \qquad g_l \le 0 \text{ is feasible}, \qquad
           l = 1, \dots, L,
 
-``eq-descent-slack``: positive is violated, everywhere in this package. In the Lagrangian
+:eq:`eq-descent-slack`: positive is violated, everywhere in this package. In the Lagrangian
 :math:`f_L + \sum_l \lambda_l g_l` each loss stands in two slacks, so that its *effective weight* is
 
 .. math:: w_l = \lambda_l - (1 - \alpha_{l+1})\, \lambda_{l+1} \quad (+ 1 \text{ at } l = L),
           \qquad \lambda_0 = \lambda_{L+1} = 0,
 
-``eq-descent-effective-weights``. It can be negative: then training *raises* the loss of layer l,
+:eq:`eq-descent-effective-weights`. It can be negative: then training *raises* the loss of layer l,
 because the next layer descends more easily from a worse start. This is descent by sabotage, which
 `detect_sabotage` looks for; four of the five forms here are remedies or relatives of the exact one.
 
@@ -289,7 +289,7 @@ class ExactConstraint(Constraint):
     .. math:: f_l - (1 - \alpha_l) f_{l-1} \le 0
 
     Both losses carry a gradient. That is the Lagrangian as it is written, and it is what permits
-    sabotage. ``eq-descent-slack``.
+    sabotage. :eq:`eq-descent-slack`.
 
     Parameters
     ----------
@@ -321,7 +321,7 @@ class AnchoredConstraint(Constraint):
               f_l \le (1 - \alpha_l) f_{l-1} \quad (l \ge 2)
 
     With the constant a in place of :math:`f_0`, the start cannot be made worse; the layers between
-    still can, as long as the first constraint holds. ``eq-descent-anchored``.
+    still can, as long as the first constraint holds. :eq:`eq-descent-anchored`.
 
     Parameters
     ----------
@@ -358,7 +358,7 @@ class CumulativeConstraint(Constraint):
     .. math:: f_l \le \rho_l\, f_{\text{ref}}, \qquad \rho_l = \prod_{j \le l} (1 - \alpha_j)
 
     The exact constraints imply it (with :math:`f_{\text{ref}} = f_0`), it does not imply them: a
-    layer may rise as long as it stays below its line. ``eq-descent-cumulative``.
+    layer may rise as long as it stays below its line. :eq:`eq-descent-cumulative`.
 
     Parameters
     ----------
@@ -401,7 +401,7 @@ class ProxyConstraint(ExactConstraint):
 
     Layer l is pulled down and layer l - 1 is not pushed up. What the primal step descends is then
     *not* the gradient of the Lagrangian: the literature calls this a proxy constraint, and the
-    pair of steps a non-zero-sum game. ``eq-descent-proxy``.
+    pair of steps a non-zero-sum game. :eq:`eq-descent-proxy`.
 
     Parameters
     ----------
@@ -434,7 +434,7 @@ class RatioConstraint(Constraint):
     .. math:: \frac1B \sum_i \frac{f_{l,i}}{f_{l-1,i}} - (1 - \alpha_l) \le 0
 
     The mean of ratios is not the ratio of means: each sample counts alike, whatever its loss, and
-    a sample that is solved early (a tiny :math:`f_{l-1,i}`) can dominate. ``eq-descent-ratio``.
+    a sample that is solved early (a tiny :math:`f_{l-1,i}`) can dominate. :eq:`eq-descent-ratio`.
 
     Parameters
     ----------
@@ -554,9 +554,9 @@ def violations(
 ) -> ViolationReport:
     r"""Return how often the constraint is violated: in the mean, per layer, per sample.
 
-    .. math:: v_l = \frac1B \sum_i \bigl[g_{l,i} > \tau\bigr]
+    .. math:: v_l = \frac1B \sum_i \bigl[g_{l,i} > \epsilon\bigr]
 
-    ``eq-descent-violation-rate``.
+    :eq:`eq-descent-violation-rate`.
 
     Parameters
     ----------
@@ -565,7 +565,7 @@ def violations(
     constraint : Constraint
         ``ExactConstraint(constant_alphas(0.0, L))`` counts the layers at which a loss rises.
     tolerance : float
-        :math:`\tau`, not negative.
+        :math:`\epsilon`, not negative.
 
     Returns
     -------
@@ -656,7 +656,7 @@ def detect_sabotage(
 
     Notes
     -----
-    Our definition, ``eq-descent-sabotage``. Without a constraint (all multipliers 0) a loss may
+    Our definition, :eq:`eq-descent-sabotage`. Without a constraint (all multipliers 0) a loss may
     rise in the early layers too; nothing has pushed it, and it is no sabotage.
     """
     for name, value in (("margin", margin), ("tolerance", tolerance)):

@@ -8,7 +8,7 @@ To minimise an objective f under constraints :math:`g_l \le 0`, give each constr
     \theta \leftarrow \theta - \tau\, \nabla_\theta \mathcal{L}, \qquad
     \lambda \leftarrow [\lambda + \eta\, g(\theta)]_+ ,
 
-``eq-descent-dual-ascent``: a violated constraint gets dearer, a kept one cheaper. For layerwise
+:eq:`eq-descent-dual-ascent`: a violated constraint gets dearer, a kept one cheaper. For layerwise
 descent, f is the loss of the last layer and g are the slacks of a
 `unrolled.descent.constraints.Constraint`.
 
@@ -76,7 +76,8 @@ def lagrangian(
         \qquad\text{or}\qquad
         \mathcal{L}_c = f + \sum_l \lambda_l g_l - \frac{1}{2c} \sum_l \lambda_l^2
 
-    ``eq-descent-lagrangian``, ``eq-descent-resilient``. The second is derived at `dual_gradient`.
+    :eq:`eq-descent-lagrangian`, :eq:`eq-descent-resilient`. The second is derived at
+    `dual_gradient`.
 
     Parameters
     ----------
@@ -123,7 +124,7 @@ def dual_gradient(
               \qquad \frac{\partial \mathcal{L}_c}{\partial \lambda_l} = g_l - \frac{\lambda_l}{c}.
 
     The ascent leaks: it rests where :math:`g_l = \lambda_l / c = u_l`, so a constraint that cannot
-    be kept has a finite price, and is violated by that price over c. ``eq-descent-resilient``.
+    be kept has a finite price, and is violated by that price over c. :eq:`eq-descent-resilient`.
 
     Parameters
     ----------
@@ -158,7 +159,7 @@ def dual_step(
     .. math:: \lambda \leftarrow \Bigl[\lambda
               + \eta\, \Bigl(g - \frac{\lambda}{c}\Bigr)\Bigr]_+
 
-    without :math:`\lambda / c` in the plain form. ``eq-descent-dual-ascent``.
+    without :math:`\lambda / c` in the plain form. :eq:`eq-descent-dual-ascent`.
 
     Parameters
     ----------
@@ -194,7 +195,7 @@ def complementarity_gap(
     that is :math:`-\sum_l \lambda_l g_l`, or :math:`\sum_l \lambda_l (\lambda_l / c - g_l)`.
     If the weights minimise the Lagrangian and are feasible, it is the duality gap, and at the
     saddle point it is 0. During training neither is sure: it is negative where priced constraints
-    are violated. ``eq-descent-gap``.
+    are violated. :eq:`eq-descent-gap`.
 
     Examples
     --------
