@@ -36,6 +36,15 @@ from unrolled.checks.descent_text import (
     descent_roc_auc,
     descent_uniform_width,
 )
+from unrolled.checks.descent_theory import (
+    descent_decaying_shares,
+    descent_deepest,
+    descent_depth_needed,
+    descent_kept_layers,
+    descent_largest_shift,
+    descent_samples_needed,
+    descent_step_share,
+)
 from unrolled.checks.descent_video import (
     descent_blind_cooling,
     descent_collapse_level,
@@ -100,7 +109,12 @@ __all__ = [
     "descent_collapse_level",
     "descent_coupling_floor",
     "descent_cumulative_slacks",
+    "descent_decaying_shares",
+    "descent_deepest",
+    "descent_depth_needed",
     "descent_estimate_bias",
+    "descent_kept_layers",
+    "descent_largest_shift",
     "descent_leaky_step",
     "descent_masked_mean",
     "descent_mean_only",
@@ -113,7 +127,9 @@ __all__ = [
     "descent_rises",
     "descent_roc_auc",
     "descent_safe_step",
+    "descent_samples_needed",
     "descent_self_weight",
+    "descent_step_share",
     "descent_thresholds",
     "descent_uniform_width",
     "descent_wiener_error",
