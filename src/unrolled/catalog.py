@@ -26,6 +26,7 @@ EXPERIMENTS = {
     "descent.text": "unrolled.descent.text",
     "descent.text_ablation": "unrolled.descent.text_ablation",
     "descent.video": "unrolled.descent.video",
+    "descent.language": "unrolled.descent.language",
 }
 
 #: Module of each part's benchmark; its attribute is ``BENCHMARK``.

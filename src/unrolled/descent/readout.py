@@ -41,6 +41,7 @@ __all__ = [
     "layer_logits",
     "layer_readouts",
     "squared_losses",
+    "state_losses",
     "token_losses",
 ]
 
@@ -277,16 +278,49 @@ def token_losses(
     >>> token_losses(model, tokens[:, :-1], tokens[:, 1:]).shape
     torch.Size([3, 1])
     """
+    return state_losses(layer_readouts(model, inputs), targets, recompute=recompute)
+
+
+def state_losses(
+    readouts: Sequence[Readout], targets: Tensor, *, recompute: bool = False
+) -> Tensor:
+    """Return the cross-entropy of each text for some states: a part of `token_losses`.
+
+    A head with a large vocabulary is dear, so a caller may read some layers and some tokens only.
+
+    Parameters
+    ----------
+    readouts : sequence of k pairs
+        States (B, N, d) and what reads them, from `layer_readouts`.
+    targets : Tensor
+        Integers (B, N), as in `token_losses`.
+    recompute : bool
+        As in `token_losses`.
+
+    Returns
+    -------
+    Tensor
+        (k, B), in nats per token.
+
+    Examples
+    --------
+    >>> from unrolled.transformer import TransformerConfig
+    >>> model = Transformer(TransformerConfig(num_layers=4, hidden_size=16, num_heads=2))
+    >>> tokens = torch.tensor([[72, 101, 108, 108, 111]])
+    >>> readouts = layer_readouts(model, tokens[:, :-1])
+    >>> second = [(state[:, 1::2], read) for state, read in readouts[::2]]
+    >>> state_losses(second, tokens[:, 2::2]).shape        # layers 0, 2, 4; every second token
+    torch.Size([3, 1])
+    """
     counted = (targets != -100).sum(dim=1).clamp_min(1)  # (B,)
 
     def loss(state: Tensor, read: Callable[[Tensor], Tensor]) -> Tensor:
         z = _full(read(state)).transpose(1, 2)  # (B, V, N)
         return F.cross_entropy(z, targets, reduction="none").sum(dim=1) / counted
 
-    pairs = layer_readouts(model, inputs)
     if not recompute:
-        return torch.stack([loss(*pair) for pair in pairs])
-    return torch.stack([checkpoint(loss, *pair, use_reentrant=False) for pair in pairs])
+        return torch.stack([loss(*pair) for pair in readouts])
+    return torch.stack([checkpoint(loss, *pair, use_reentrant=False) for pair in readouts])
 
 
 def _full(logits: Tensor) -> Tensor:

@@ -85,6 +85,7 @@ __all__ = [
     "TextSettings",
     "build_classifier",
     "build_constraint",
+    "descent_columns",
     "layer_columns",
     "load_batches",
     "noise_columns",
@@ -537,21 +538,43 @@ def training_columns(run: FitResult, *, early: bool, constrained: bool) -> dict[
 def layer_columns(
     model: nn.Module, batch: Batch, case: Case, settings: TextSettings, name: str
 ) -> dict[str, Any]:
-    """Return the loss of each layer on a split, where it rises, and the last layer's accuracy.
-
-    ``ascents`` counts the layers whose mean loss is above that of the layer before, ``violations``
-    those that do not descend by the share alpha. ``ascent_rate_by_layer`` is the share of the texts
-    whose own loss rises there.
-    """
+    """Return the columns of `descent_columns` on a split, and the last layer's accuracy."""
     logits = predictions(model, batch, case["readout"])  # (L + 1, n, C)
     labels = batch["labels"].expand(len(logits), -1)
     losses = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
     losses = losses.unflatten(0, labels.shape)  # (L + 1, n)
+    found = {
+        **descent_columns(losses, settings.alpha),
+        **scores(logits[-1], batch["labels"]),
+    }
+    return {f"{name}_{key}": value for key, value in found.items()}
+
+
+def descent_columns(losses: Tensor, alpha: float) -> dict[str, Any]:
+    """Return the mean loss of each layer, and where it rises.
+
+    ``ascents`` counts the layers whose mean loss is above that of the layer before, ``violations``
+    those that do not descend by the share alpha. ``ascent_rate_by_layer`` is the share of the texts
+    whose own loss rises there.
+
+    Parameters
+    ----------
+    losses : Tensor
+        (L + 1, B).
+    alpha : float
+        The share of each layer.
+
+    Examples
+    --------
+    >>> found = descent_columns(torch.tensor([[2.0, 2.0], [3.0, 2.0], [1.0, 1.0]]), alpha=0.1)
+    >>> found["loss_by_layer"], found["ascents"], found["ascent_rate_by_layer"]
+    ([2.0, 2.5, 1.0], 1, [0.5, 0.0])
+    """
     L = len(losses) - 1
     rises = violations(losses, ExactConstraint(constant_alphas(0.0, L)))
-    short = violations(losses, ExactConstraint(constant_alphas(settings.alpha, L)))
+    short = violations(losses, ExactConstraint(constant_alphas(alpha, L)))
     ascents = int(rises.in_mean.sum())
-    found = {
+    return {
         "loss": losses[-1].mean().item(),
         "loss_by_layer": losses.mean(dim=1).tolist(),
         "ascents": ascents,
@@ -560,9 +583,7 @@ def layer_columns(
         "ascent_rate": rises.rate,
         "ascent_rate_by_layer": rises.per_layer.tolist(),
         "violation_rate_by_layer": short.per_layer.tolist(),
-        **scores(logits[-1], batch["labels"]),
     }
-    return {f"{name}_{key}": value for key, value in found.items()}
 
 
 def sabotage_columns(

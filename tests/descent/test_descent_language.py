@@ -1,0 +1,276 @@
+"""The experiment `descent.language`: adapters that start at zero, equal budgets, win rates."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from unrolled.data.text import state_of_the_union
+from unrolled.descent import language
+from unrolled.descent.constraints import FORMS
+from unrolled.descent.language import EXPERIMENT, LowRank, win_rate, win_rates
+from unrolled.descent.perturb import Perturbation
+from unrolled.descent.readout import layer_readouts, state_losses, token_losses
+from unrolled.results import ResultError, comparison_table
+
+pytest.importorskip("transformers")
+
+SMOKE = EXPERIMENT.presets["smoke"]
+ERM = {"method": "erm"}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return EXPERIMENT.run("smoke", 0, progress=False)
+
+
+def adapters(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters() if p.requires_grad])
+
+
+# --- adapters -------------------------------------------------------------------------------------
+
+
+def test_an_adapter_starts_as_the_map_it_adapts_and_trains_alone():
+    linear, x = nn.Linear(5, 3), torch.randn(2, 5)
+    expected = linear(x)
+    adapted = LowRank(linear, rank=2)
+    assert torch.equal(adapted(x), expected)
+    trainable = {name: tuple(p.shape) for name, p in adapted.named_parameters() if p.requires_grad}
+    assert trainable == {"A": (2, 5), "B": (3, 2)}
+
+
+def test_a_merged_adapter_does_the_same_and_leaves_the_shared_weights_alone():
+    linear, x = nn.Linear(5, 3).double(), torch.randn(2, 5).double()
+    before, adapted = linear.weight.clone(), LowRank(linear, rank=2)
+    adapted.B.data.normal_()
+    assert not torch.allclose(adapted(x), linear(x))
+    assert torch.allclose(adapted.merged()(x), adapted(x), atol=1e-12)
+    assert torch.equal(linear.weight, before)
+
+
+def test_a_merged_model_does_the_same_without_adapters():
+    model, _ = language.trained(SMOKE, ERM, seed=0)
+    tokens = language.load_texts(SMOKE)["test"][:4, :-1]
+    before = model(tokens).logits
+    merged = language.merge_adapters(model)
+    assert not any(isinstance(module, LowRank) for module in merged.modules())
+    assert torch.allclose(merged(tokens).logits, before, atol=1e-5)
+
+
+def test_models_share_their_frozen_weights_and_nothing_else():
+    one, other = language.build_model(SMOKE), language.build_model(SMOKE)
+    with torch.no_grad():
+        for parameter in one.parameters():
+            if parameter.requires_grad:
+                parameter += 1
+    frozen, trainable = [], []
+    for (name, p), q in zip(one.named_parameters(), other.parameters(), strict=True):
+        (trainable if p.requires_grad else frozen).append((name, p is q))
+    assert all(shared for _, shared in frozen)
+    assert not any(shared for _, shared in trainable)
+    assert len(trainable) == 2 * 3 * 4  # A and B of three maps in four layers
+    assert one.lm_head.weight is one.model.embed_tokens.weight
+
+
+def test_adapters_refuse_what_they_cannot_adapt():
+    with pytest.raises(ValueError, match="targets"):
+        language.add_adapters(nn.Linear(2, 2), 1, ("v_proj",))
+    with pytest.raises(ValueError, match="rank"):
+        LowRank(nn.Linear(2, 2), 0)
+    with pytest.raises(ValueError, match="folder"):
+        language.build_model(EXPERIMENT.presets["paper"])
+
+
+# --- texts ----------------------------------------------------------------------------------------
+
+
+def test_texts_of_an_address_stay_in_its_split():
+    document = state_of_the_union().select("test")[3]
+    parts = language.passages(document, count=3, size=200)
+    assert all(part in document.text and len(part) == 200 for part in parts)
+    assert len(set(parts)) == 3
+    for part in parts[1:]:
+        start = document.text.index(part)
+        assert document.text[start - 2 : start] == ". "
+
+
+def test_toy_texts_can_be_predicted():
+    tokens = language.load_texts(SMOKE)["train"]
+    told = (5 * tokens[:, :-1] + 3) % 32 == tokens[:, 1:]
+    assert 0.7 < told.double().mean() < 0.85
+
+
+# --- training -------------------------------------------------------------------------------------
+
+
+def test_layer_losses_are_those_of_the_layers_and_tokens_that_are_read():
+    model, tokens = language.build_model(SMOKE), language.load_texts(SMOKE)["test"][:3]
+    found = language.layer_losses(model, tokens, SMOKE)
+    targets = tokens[:, 1:].clone()
+    targets[:, ::2] = -100  # every second token counts, from the second on
+    expected = token_losses(model, tokens[:, :-1], targets)[[0, 2, 4]]
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+def test_states_can_be_read_one_layer_at_a_time():
+    model, tokens = language.build_model(SMOKE), language.load_texts(SMOKE)["test"][:3]
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.1
+    gradients = []
+    for recompute in (False, True):
+        readouts = layer_readouts(model, tokens[:, :-1])[1:]
+        model.zero_grad()
+        state_losses(readouts, tokens[:, 1:], recompute=recompute).sum().backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.requires_grad])
+    for one, other in zip(*gradients, strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_methods_start_from_the_same_weights_and_see_the_same_texts():
+    first = [
+        language.trained(replace(SMOKE, steps=1), {"method": method}, seed=4)[1].losses[0]
+        for method in ("erm", *language.CONSTRAINED)
+    ]
+    assert len(set(first)) == 1
+
+
+def test_constraints_without_a_price_are_erm():
+    # A dual step so small that no multiplier moves the weights.
+    settings = replace(SMOKE, alpha=0.0, dual_step=1e-12)
+    erm = adapters(language.trained(settings, ERM, seed=1)[0])
+    for method in language.CONSTRAINED:
+        case = {"method": method}
+        constrained = adapters(language.trained(settings, case, seed=1)[0])
+        assert torch.allclose(constrained, erm, atol=1e-6)
+    priced = replace(settings, dual_step=10.0, alpha=0.3)
+    for method in language.CONSTRAINED:
+        moved = adapters(language.trained(priced, {"method": method}, seed=1)[0])
+        assert not torch.allclose(moved, erm, atol=1e-3)
+
+
+def test_training_learns_and_leaves_everything_but_the_adapters_alone():
+    settings = replace(SMOKE, steps=150, learning_rate=0.03)
+    before = {n: p.clone() for n, p in language.build_model(settings).named_parameters()}
+    model, run = language.trained(settings, ERM, seed=0)
+    assert np.mean(run.losses[-10:]) < run.losses[0] - 0.03
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            assert torch.equal(parameter, before[name])
+
+
+def test_the_cumulative_line_starts_from_a_uniform_guess():
+    constraint = language.constraint_of(SMOKE, "cumulative")
+    assert constraint.reference == pytest.approx(math.log(32))
+    assert constraint.num_constraints == 2
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def test_rows_hold_a_loss_per_text_and_level(rows):
+    count = len(language.load_texts(SMOKE)["test"])
+    for row in rows:
+        losses = np.reshape(row["loss_by_gamma_and_text"], (len(row["gammas"]), count))
+        assert losses.mean(axis=1) == pytest.approx(row["loss_by_gamma"], rel=1e-4)
+        every = row["loss_by_every_layer"]
+        assert row["test_loss_by_layer"] == pytest.approx([every[i] for i in row["read_layers"]])
+        rises = [b > a for a, b in pairwise(row["test_loss_by_layer"])]
+        assert row["test_ascents"] == sum(rises) == row["ascents_by_gamma"][0]
+        assert ("multiplier_by_layer" in row) == (row["method"] in FORMS)
+    none = next(row for row in rows if row["method"] == "none")
+    assert none["steps"] == 0
+    assert none["trainable_parameters"] == rows[1]["trainable_parameters"] > 0
+
+
+def test_losses_of_whole_texts_are_their_negative_log_likelihood():
+    model, tokens = language.build_model(SMOKE), language.load_texts(SMOKE)["test"][:3]
+    _, last = language.read_texts(model, tokens, SMOKE, SMOKE.layers)
+    log_p = model(tokens[:, :-1]).logits.log_softmax(-1)
+    expected = -log_p.gather(2, tokens[:, 1:, None])[..., 0].mean(dim=1)
+    assert torch.allclose(last, expected, atol=1e-5)
+
+
+def test_models_of_a_seed_are_tested_with_the_same_noise(monkeypatch):
+    seen, original = [], Perturbation._add
+
+    def spy(self, layer, inputs, output):
+        noisy = original(self, layer, inputs, output)
+        seen.append((noisy - output) / self.gamma)
+        return noisy
+
+    monkeypatch.setattr(Perturbation, "_add", spy)
+    tokens = language.load_texts(SMOKE)["test"][:4]
+    for draws, gamma, seed in ((0, 1.0, 0), (1, 1.0, 0), (2, 2.0, 0), (3, 1.0, 1)):
+        torch.manual_seed(draws)
+        language.noisy_losses(language.build_model(SMOKE), tokens, SMOKE, gamma, seed)
+    assert torch.equal(seen[0], seen[1])
+    assert torch.allclose(seen[0], seen[2], atol=1e-5)
+    assert not torch.allclose(seen[0], seen[3], atol=1e-3)
+
+
+# --- win rates and claims -------------------------------------------------------------------------
+
+
+def test_the_win_rate_counts_ties_as_one_half():
+    assert win_rate([1.0, 5.0, 3.0], [2.0, 4.0, 3.0]) == 0.5
+    assert win_rate([1.0, 1.0], [2.0, 2.0]) == 1.0
+    with pytest.raises(ValueError, match="reference"):
+        win_rate([1.0], [1.0, 2.0])
+
+
+def test_win_rates_of_two_sides_add_up_to_one(rows):
+    erm, exact = (next(row for row in rows if row["method"] == m) for m in ("erm", "exact"))
+    for one, other in zip(win_rates(erm, exact), win_rates(exact, erm), strict=True):
+        assert one + other == pytest.approx(1)
+    with pytest.raises(ResultError, match="seed"):
+        win_rates(erm, exact | {"seed": 1})
+
+
+def made(method, losses):
+    gammas = [0.0, 1.0, 1.5]
+    return [
+        {
+            "preset": "laptop",
+            "diverged": False,
+            "method": method,
+            "seed": seed,
+            "gammas": gammas,
+            "loss_by_gamma_and_text": [f + 0.01 * (i + seed) for f in losses for i in range(4)],
+            "test_monotone": method != "erm",
+        }
+        for seed in range(5)
+    ]
+
+
+def test_claims_are_judged_by_win_rates():
+    def verdicts(exact):
+        rows = made("erm", [4.0, 7.0, 9.0]) + made("exact", exact)
+        lines = comparison_table("descent.language", EXPERIMENT.claims, rows=rows)
+        return {line["claim"]: line["verdict"] for line in lines}
+
+    found = verdicts([4.0, 6.0, 8.0])
+    assert found["exact: wins against ERM at gamma >= 1"] == "reproduced"
+    assert found["exact: about as likely as ERM without noise"] == "reproduced"
+    assert found["exact: wins against deep supervision at gamma >= 1"] == "not attempted"
+    assert found["erm: does not descend over the layers that are read"] == "reproduced"
+    found = verdicts([5.0, 8.0, 10.0])
+    assert found["exact: wins against ERM at gamma >= 1"] == "not seen"
+    assert found["exact: about as likely as ERM without noise"] == "not seen"
+
+
+def test_shapes_of_the_presets():
+    scale = {name: EXPERIMENT.describe(preset) for name, preset in EXPERIMENT.presets.items()}
+    assert scale["laptop"]["parameters"] == 134_515_008
+    assert scale["paper"]["parameters"] == 8_030_261_248
+    # r (d_in + d_out) for v (576 to 192), o (576 to 576) and down (1,536 to 576) in 30 layers
+    assert scale["laptop"]["trainable parameters"] == 8 * 30 * (768 + 1_152 + 2_112)
+    for preset in EXPERIMENT.presets.values():
+        last = language.shape_of(preset)["num_hidden_layers"]
+        assert preset.layers[0] == 0
+        assert preset.layers[-1] == last
