@@ -33,7 +33,7 @@ def _one_number(answer: Any) -> float:
 
 @checker
 def descent_depth_needed(answer: int) -> str:
-    """Check after how many layers the bound :eq:`eq-descent-floor` is first at most 0.08.
+    """Check after how many layers the bound ``eq-descent-floor`` is first at most 0.08.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def descent_deepest(answer: int) -> str:
     ----------
     answer : int
         The largest number of layers, with the start ln 2 and the optimum 0.44;
-        :eq:`eq-descent-largest-share`.
+        ``eq-descent-largest-share``.
 
     Examples
     --------
@@ -226,7 +226,7 @@ def descent_samples_needed(
     ----------
     answer : callable
         ``answer(num_layers, largest_loss, alpha, tolerance, failure)`` returns m such that by
-        :eq:`eq-descent-hoeffding` and :eq:`eq-descent-statistical-slack` the slacks are off by at
+        ``eq-descent-hoeffding`` and ``eq-descent-statistical-slack`` the slacks are off by at
         most the tolerance, with probability 1 - failure.
 
     Examples
@@ -287,7 +287,7 @@ def _in_distribution(losses: Tensor, shifts: Tensor) -> Tensor:
 
 @checker
 def descent_kept_layers(answer: Callable[[Tensor, Tensor], Tensor]) -> str:
-    """Check at which layers :eq:`eq-descent-kept` promises descent under a shift.
+    """Check at which layers ``eq-descent-kept`` promises descent under a shift.
 
     Parameters
     ----------
@@ -365,7 +365,7 @@ def descent_largest_shift(answer: Callable[[Tensor, float], float]) -> str:
     answer : callable
         ``answer(losses, largest_loss)`` takes expected losses (L + 1,) and the bound of all
         losses, and returns the largest total variation with which
-        :eq:`eq-descent-kept` and :eq:`eq-descent-total-variation` still promise
+        ``eq-descent-kept`` and ``eq-descent-total-variation`` still promise
         :math:`\bar f'_l \le \bar f'_{l-1}` at every layer; 0 if a layer rises already.
 
     Examples

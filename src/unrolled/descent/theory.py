@@ -4,7 +4,7 @@ Let :math:`\bar f_l` be the expected loss after layer l. If every layer descends
 
 .. math:: \bar f_l \le (1 - \alpha_l)\, \bar f_{l-1} + \varepsilon_l ,
 
-:eq:`eq-descent-tolerance`, then the loss of the last one falls geometrically to a floor. The
+``eq-descent-tolerance``, then the loss of the last one falls geometrically to a floor. The
 chapter *What the theorems say* derives the bounds; the theorems of the paper are known to us in
 outline only, and the statements and proofs are the book's own.
 """
@@ -36,7 +36,7 @@ def layer_bounds(
               \qquad \rho_l = \prod_{j \le l} (1 - \alpha_j)
 
     With a constant share and tolerance it falls to :math:`\varepsilon / \alpha`.
-    :eq:`eq-descent-floor`.
+    ``eq-descent-floor``.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def statistical_tolerance(
     .. math:: \varepsilon = u + (2 - \alpha)(\zeta + \nu)
 
     A slack holds one loss with weight 1 and one with weight :math:`1 - \alpha`; an error of each
-    counts :math:`2 - \alpha` times. :eq:`eq-descent-statistical-slack`.
+    counts :math:`2 - \alpha` times. ``eq-descent-statistical-slack``.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def corridor(
 
     .. math:: \frac{\rho_l}{\rho_L}\, f^\star \le \bar f_l \le \rho_l \bar f_0
 
-    :eq:`eq-descent-corridor`. Where the lower line is above the upper one, no network keeps the
+    ``eq-descent-corridor``. Where the lower line is above the upper one, no network keeps the
     constraints.
 
     Parameters
@@ -144,7 +144,7 @@ def largest_share(start: float, optimum: float, num_layers: int) -> float:
 
     .. math:: \alpha_{\max} = 1 - \Bigl(\frac{f^\star}{\bar f_0}\Bigr)^{1/L}
 
-    It falls to 0 as L grows, unless the optimum is 0. :eq:`eq-descent-largest-share`.
+    It falls to 0 as L grows, unless the optimum is 0. ``eq-descent-largest-share``.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ def sampling_error(
 
     With probability :math:`1 - \delta` no layer of *one fixed network* is further off: Hoeffding's
     inequality and a union bound. The samples must be others than those of training.
-    :eq:`eq-descent-hoeffding`.
+    ``eq-descent-hoeffding``.
 
     Parameters
     ----------
