@@ -19,7 +19,7 @@ def descent_coupling_floor(answer: float) -> str:
     Parameters
     ----------
     answer : float
-        The energy, by :eq:`eq-descent-coupling`.
+        The energy, by ``eq-descent-coupling``.
 
     Examples
     --------
