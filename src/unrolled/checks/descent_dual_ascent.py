@@ -11,6 +11,7 @@ from torch import Tensor
 from unrolled.checks.result import (
     Mistake,
     WrongAnswerError,
+    as_number,
     as_tensor,
     call,
     checker,
@@ -38,10 +39,7 @@ def descent_price(answer: float) -> str:
     >>> descent_price(2.0)
     Not yet: did you divide by the norm of v? The multiplier has its square below...
     """
-    number = as_tensor(answer)
-    if number.numel() != 1:
-        raise WrongAnswerError("one number is asked for.")
-    value = float(number)
+    value = as_number(answer)
     if close(value, PRICE, 1e-3):
         return "The violation at q, over the squared norm of v."
     for wrong, sentence in (

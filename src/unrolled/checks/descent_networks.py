@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from unrolled.checks.result import Mistake, WrongAnswerError, as_tensor, checker, close, compare
+from unrolled.checks.result import Mistake, WrongAnswerError, as_number, checker, close, compare
 from unrolled.descent.networks import attention_weights
 
 
@@ -26,10 +26,7 @@ def descent_coupling_floor(answer: float) -> str:
     >>> descent_coupling_floor(0.0)
     Not yet: the distances are 0, but a sum of four ones is not 1...
     """
-    number = as_tensor(answer)
-    if number.numel() != 1:
-        raise WrongAnswerError("one number is asked for.")
-    value = float(number)
+    value = as_number(answer)
     if close(value, -4 * math.log(4), 1e-2):
         return "The lowest value that four frames can have."
     for wrong, sentence in (

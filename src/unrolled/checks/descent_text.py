@@ -12,6 +12,7 @@ from torch import Tensor
 from unrolled.checks.result import (
     Mistake,
     WrongAnswerError,
+    as_number,
     as_tensor,
     checker,
     close,
@@ -38,10 +39,7 @@ def descent_random_text(answer: float) -> str:
     >>> descent_random_text(2.0)
     Not yet: did you take gamma² for the probability? Two independent tokens differ by twice...
     """
-    number = as_tensor(answer)
-    if number.numel() != 1:
-        raise WrongAnswerError("one number is asked for.")
-    value = float(number)
+    value = as_number(answer)
     if close(value, math.sqrt(2), 0.01):
         return f"There the probability is {replacement_probability(math.sqrt(2) + 1e-9):.0f}."
     if close(value, 1.0, 0.01) or close(value, 2.0, 0.01):

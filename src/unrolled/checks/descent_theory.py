@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch import Tensor
 from unrolled.checks.result import (
     Mistake,
     WrongAnswerError,
-    as_tensor,
+    as_number,
     checker,
     close,
     compare,
@@ -22,13 +21,6 @@ from unrolled.checks.result import (
 # Predict: how many layers to a given loss
 
 SHARE, TOLERANCE, WANTED = 0.2, 0.01, 0.08
-
-
-def _one_number(answer: Any) -> float:
-    number = as_tensor(answer)
-    if number.numel() != 1:
-        raise WrongAnswerError("one number is asked for.")
-    return float(number)
 
 
 @checker
@@ -45,7 +37,7 @@ def descent_depth_needed(answer: int) -> str:
     >>> descent_depth_needed(12)
     Not yet: did you forget the floor? The tolerance of each layer adds up to 0.01 / 0.2 = 0.05...
     """
-    value, floor = _one_number(answer), TOLERANCE / SHARE
+    value, floor = as_number(answer), TOLERANCE / SHARE
     exact = math.log((WANTED - floor) / (1 - floor)) / math.log(1 - SHARE)  # 15.5
     right = math.ceil(exact)
     if value == right:
@@ -83,7 +75,7 @@ def descent_deepest(answer: int) -> str:
     >>> descent_deepest(9)
     Not yet: did you round up? With 9 layers the last would have to be better than the optimum.
     """
-    value = _one_number(answer)
+    value = as_number(answer)
     exact = math.log(START / OPTIMUM) / -math.log(1 - KEPT_SHARE)  # 8.9
     right = math.floor(exact)
     if value == right:

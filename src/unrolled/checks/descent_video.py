@@ -14,7 +14,7 @@ from torch import Tensor
 from unrolled.checks.result import (
     Mistake,
     WrongAnswerError,
-    as_tensor,
+    as_number,
     call,
     checker,
     close,
@@ -55,10 +55,7 @@ def descent_collapse_level(answer: float) -> str:
     >>> descent_collapse_level(1.74)
     Not yet: did you forget the square? The logits grow with the square of the level.
     """
-    value = as_tensor(answer)
-    if value.numel() != 1:
-        raise WrongAnswerError("one number is asked for.")
-    level = float(value)
+    level = as_number(answer)
     if close(level, _half_level(FRAMES - 1), 0.01):
         return "Not even twice the level of training, and half of the averaging is gone."
     if close(level, _half_level(FRAMES - 1, power=1), 0.01):

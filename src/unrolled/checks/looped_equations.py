@@ -13,6 +13,7 @@ from torch import Tensor
 from unrolled.checks.result import (
     Mistake,
     WrongAnswerError,
+    as_number,
     as_tensor,
     call,
     checker,
@@ -106,10 +107,7 @@ def looped_flops_factor(answer: float) -> str:
     >>> looped_flops_factor(12)
     Not yet: did you forget the head? It is outside the loops and runs once.
     """
-    factor = as_tensor(answer)
-    if factor.numel() != 1:
-        raise WrongAnswerError("one number is asked for.")
-    value, right = float(factor), _factor("matrices", "attention", "head")
+    value, right = as_number(answer), _factor("matrices", "attention", "head")
     if close(value, right, 0.03):
         return f"{right:.2f}: the head runs once, and in a small model the head is the larger part."
     if close(value, NUM_LOOPS, 0.03):

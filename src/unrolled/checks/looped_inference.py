@@ -13,6 +13,7 @@ from torch import Tensor
 from unrolled.checks.result import (
     Mistake,
     WrongAnswerError,
+    as_number,
     as_tensor,
     call,
     checker,
@@ -26,13 +27,6 @@ from unrolled.transformer import TransformerConfig
 # Predict: how many loops a contraction needs
 
 FACTOR, WANTED = 0.8, 0.01
-
-
-def _one_number(answer: Any) -> float:
-    number = as_tensor(answer)
-    if number.numel() != 1:
-        raise WrongAnswerError("one number is asked for.")
-    return float(number)
 
 
 @checker
@@ -49,7 +43,7 @@ def looped_loops_needed(answer: int) -> str:
     >>> looped_loops_needed(21)
     Not yet: did you count from loop 0? The distance 1 is the one after the first loop.
     """
-    value = _one_number(answer)
+    value = as_number(answer)
     exact = math.log(WANTED) / math.log(FACTOR)  # 20.6 more loops
     right = 1 + math.ceil(exact)
     if value == right:
@@ -91,7 +85,7 @@ def looped_best_loop(answer: int) -> str:
     >>> looped_best_loop(7)
     Not yet: did you mind the sign? After an odd number of loops the state is below its limit...
     """
-    value = _one_number(answer)
+    value = as_number(answer)
     best = min(range(1, 200), key=lambda k: (_overshooting(k) - TARGET) ** 2)
     if value == best:
         return "More loops than that come closer to the limit, and further from the target."

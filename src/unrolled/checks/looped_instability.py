@@ -12,6 +12,7 @@ from unrolled.checks.result import (
     STUB,
     Mistake,
     WrongAnswerError,
+    as_number,
     as_tensor,
     call,
     checker,
@@ -28,10 +29,7 @@ WIDTH, NORM, LOOPS = 64, 200.0, 5
 @checker
 def looped_identity_path(answer: float) -> str:
     """Check what five inter-loop norms leave of the identity path at d = 64, norm 200."""
-    number = as_tensor(answer)
-    if number.numel() != 1:
-        raise WrongAnswerError("one number is asked for.")
-    value, right = float(number), (WIDTH**0.5 / NORM) ** LOOPS
+    value, right = as_number(answer), (WIDTH**0.5 / NORM) ** LOOPS
     if close(value, right, 0.05):
         return f"About {right:.0e}: what reaches the first loop along the identity is nothing."
     if close(value, WIDTH**0.5 / NORM, 0.05):

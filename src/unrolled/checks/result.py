@@ -101,6 +101,14 @@ def as_tensor(value: Any) -> torch.Tensor:
     return tensor.to(torch.float64)
 
 
+def as_number(value: Any) -> float:
+    """Turn a number, or a tensor that holds one, into a float."""
+    number = as_tensor(value)
+    if number.numel() != 1:
+        raise WrongAnswerError("one number is asked for.")
+    return float(number)
+
+
 def agrees(value: torch.Tensor, expected: torch.Tensor, tolerance: float) -> bool:
     """Whether two tensors have one shape and differ by at most `tolerance`, relative in norm."""
     if value.shape != expected.shape or not torch.isfinite(value).all():
