@@ -62,7 +62,7 @@ SEED = 0
 # 1. Multipliers, raised while a layer fails to descend and lowered while it does, make every layer descend. That is the paper's method.
 # 2. The inequality compares two losses. A network can keep it by lowering the second *or by raising the first*, and the exact
 #    Lagrangian rewards both.
-# 3. Small changes of the constraint take the second way out. Some of them are no longer the Lagrangian, and should be called so.
+# 3. Small changes of the constraint close the second way. Some of them are no longer the Lagrangian, and should be called so.
 #
 # The network is a stand-in: two interleaved half moons, six residual layers of width 16, and one linear head that reads
 # every layer, the embedding (layer 0) too. Nothing in it is fixed: it can move the loss of its start.
