@@ -108,13 +108,15 @@ def test_eigenvalues_stay_clipped():
 # --- cooling and the estimator ----------------------------------------------------------------
 
 
-def test_cooled_is_uncooled_at_the_level_of_training(rows):
+@pytest.mark.parametrize("remedy", ["cooled", "scaled"])
+def test_a_remedy_changes_nothing_at_the_level_of_training(rows, remedy):
     at = SMOKE.gammas.index(SMOKE.gamma_train)
     other = 1 - at
     for row in rows:
         if row["network"] != "none":
-            assert row["rmse_cooled_by_gamma"][at] == row["rmse_by_gamma"][at]
-            assert row["rmse_cooled_by_gamma"][other] != row["rmse_by_gamma"][other]
+            found = row[f"rmse_{remedy}_by_gamma"]
+            assert found[at] == row["rmse_by_gamma"][at]
+            assert found[other] != row["rmse_by_gamma"][other]
 
 
 def test_cooling_lowers_the_self_weight(rows):
@@ -133,6 +135,17 @@ def test_one_scale_for_each_sequence_is_that_scale_for_all():
     assert torch.equal(one.rmse, each.rmse)
     direct = (model(noisy, logit_scale=0.25).readouts[-1] - clean).square().mean().sqrt()
     assert one.rmse[-1].item() == pytest.approx(direct.item(), rel=1e-5)
+
+
+def test_frames_are_scaled_and_estimates_scaled_back():
+    torch.manual_seed(0)
+    model = video.build_network(SMOKE, "dust")
+    clean, noisy = video.noisy_patches(SMOKE, "test", 1.0)
+    scales = torch.linspace(0.25, 2.0, len(clean))
+    found = video.level_test(model, clean, noisy, frame_scale=scales)
+    s = scales[:, None, None]
+    direct = (model(s * noisy).readouts[-1] / s - clean).square().mean().sqrt()
+    assert found.rmse[-1].item() == pytest.approx(direct.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("gamma", [0.25, 0.5, 1.0, 2.0])
