@@ -71,6 +71,42 @@ def test_the_looped_benchmark_gives_a_ratio_per_comparison():
         BENCHMARK("huge")
 
 
+def test_the_descent_benchmark_gives_a_ratio_per_comparison():
+    pytest.importorskip("transformers")
+    from unrolled.descent.bench import BENCHMARK
+
+    rows = BENCHMARK("smoke")
+    assert len({row["comparison"] for row in rows}) == len(rows) == 7
+    for row in rows:
+        assert row["ratio"] > 0
+    with pytest.raises(ValueError, match="allowed: smoke, laptop, colab"):
+        BENCHMARK("huge")
+
+
+def test_a_constrained_step_moves_the_multipliers_and_has_gradients_of_the_lagrangian():
+    pytest.importorskip("transformers")
+    from unrolled.descent import bench, text, video
+
+    steps = bench.video_steps(video.EXPERIMENT.presets["smoke"], "dust")
+    assert steps.keys() == bench.text_steps(text.SMOKE).keys() == {"erm", "deep", "exact"}
+    model = torch.nn.Linear(1, 1, bias=False)
+    model.weight.data.fill_(1.0)
+    dual = bench.PrimalDual(text.build_constraint("exact", 0.5, 1), step_size=1.0)
+
+    def losses():
+        return torch.stack([torch.ones(()), model(torch.ones(1)).square().sum()])
+
+    made = bench._steps(model, losses, lambda: losses()[-1], dual)
+    made["exact"]()  # the slack is 1 - .5, so the next price is .5
+    assert (dual.multipliers.item(), model.weight.grad.item()) == (0.5, 2.0)
+    made["exact"]()
+    assert (dual.multipliers.item(), model.weight.grad.item()) == (1.0, 3.0)
+    made["erm"]()
+    assert model.weight.grad.item() == 2.0
+    made["deep"]()
+    assert model.weight.grad.item() == 1.0
+
+
 def test_peak_memory_counts_what_lives_at_once():
     weights = torch.ones(1_000, requires_grad=True)
 

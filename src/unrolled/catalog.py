@@ -32,6 +32,7 @@ EXPERIMENTS = {
 #: Module of each part's benchmark; its attribute is ``BENCHMARK``.
 BENCHMARKS = {
     "looped": "unrolled.looped.bench",
+    "descent": "unrolled.descent.bench",
 }
 
 
