@@ -7,7 +7,6 @@ import pytest
 
 from unrolled.descent import search, text_ablation
 from unrolled.descent.search import best_trial
-from unrolled.descent.text import TextSettings
 
 pytest.importorskip("transformers")
 
@@ -25,24 +24,35 @@ def test_search_gives_each_trial_a_loss_and_its_ascents():
     for row in rows:
         assert row["val_loss"] > 0
         assert row["val_ascents"] >= 0
-    for network, method in (("encoder", "exact"), ("dust", "deep")):
-        assert best_trial(rows, network, method) in rows
+    assert best_trial(rows, "encoder", "exact")["alpha"] == 0.05
     losses = [row["val_loss"] for row in rows if row["method"] == "deep"]
     assert best_trial(rows, "dust", "deep")["val_loss"] == min(losses)
     assert len(set(losses)) == len(losses)  # the rate has reached the training
 
 
-def test_a_diverged_trial_is_never_the_best():
-    good = {"network": "dust", "method": "erm", "val_loss": 2.0, "val_ascents": 0}
-    bad = {"network": "dust", "method": "erm", "diverged": True}
-    assert best_trial([bad, good], "dust", "erm") is good
+def trial(rate, loss, ascents=0, **columns):
+    point = {"learning_rate": rate, "alpha": 0.0, "dual_step": 0.0}
+    losses = {"val_loss": loss, "val_ascents": ascents}
+    return {"network": "dust", "method": "erm", **point, **losses, **columns}
+
+
+def test_a_point_with_a_diverged_run_is_never_the_best():
+    good, bad = trial(0.1, 2.0), [trial(0.2, 1.0), trial(0.2, None, diverged=True)]
+    assert best_trial([*bad, good], "dust", "erm")["learning_rate"] == 0.1
     with pytest.raises(ValueError, match="no rows"):
-        best_trial([bad], "dust", "erm")
+        best_trial(bad, "dust", "erm")
+
+
+def test_the_best_point_has_the_lowest_mean_over_the_seeds():
+    rows = [trial(0.1, 1.0, 2), trial(0.2, 1.5), trial(0.1, 3.0, 1), trial(0.2, 1.7)]
+    found = best_trial(rows, "dust", "erm")
+    assert (found["learning_rate"], found["val_loss"], found["seeds"]) == (0.2, 1.6, 2)
+    assert best_trial(rows[::2], "dust", "erm")["val_ascents"] == 1.5
 
 
 def test_an_ablation_changes_one_thing():
     settings = text_ablation.EXPERIMENT.presets["laptop"]
-    base = asdict(TextSettings())
+    base = asdict(settings.text)
     for case in text_ablation.EXPERIMENT.cases(settings):
         chosen, run = text_ablation.changed(settings, case)
         different = [name for name, value in asdict(chosen).items() if value != base[name]]
