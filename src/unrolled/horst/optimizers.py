@@ -1,0 +1,468 @@
+r"""Optimizers: HORST and HAM for your own training, as `torch.optim.Optimizer`.
+
+Both are AdamW with a multiplication behind it, and differ in what drives the multiplication:
+
+.. math:: \theta_{1/2} = (1 - \eta \lambda) \theta - \eta A, \qquad
+          \theta' = \theta_{1/2} \exp\bigl(-\mathrm{sign}(\theta_{1/2})\, \eta \alpha d
+          - \eta \beta\bigr), \qquad
+          d = \begin{cases} A & \text{HORST} \\ g & \text{HAM} \end{cases}
+
+with Adam's direction :math:`A` (`unrolled.horst.operators.adam`), which is bounded, and the
+gradient :math:`g`, which is not. No gradient is evaluated a second time, and nothing is stored
+beyond the two moments of AdamW.
+
+.. code-block:: python
+
+    optimizer = Horst(parameter_groups(model), lr=1e-3, alpha=20.0, weight_decay=0.1)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from unrolled.horst.operators import CLAMP
+from unrolled.optimization import require
+
+__all__ = ["Ham", "Horst", "parameter_groups"]
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+HALF = (torch.float16, torch.bfloat16)
+# Elements that are worked on at a time on a CPU: five arrays of them fit its cache.
+CHUNK = 2**16
+MIRRORED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MultiheadAttention)
+
+
+class _Work(NamedTuple):
+    """What one step does to one tensor: all are changed in place but the gradient."""
+
+    theta: Tensor
+    grad: Tensor
+    m: Tensor
+    v: Tensor
+    step: int
+
+
+class _Composed(Optimizer):
+    """AdamW, and a multiplication that a subclass drives."""
+
+    driver: str
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float,
+        alpha: float,
+        beta: float,
+        *,
+        clamp: float,
+        maximize: bool,
+        foreach: bool,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "alpha": alpha,
+            "beta": beta,
+            "clamp": clamp,
+            "maximize": maximize,
+            "foreach": foreach,
+        }
+        _check(defaults)
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; its own values are checked, and a name that is none is refused."""
+        unknown = sorted(param_group.keys() - self.defaults.keys() - {"params", "param_names"})
+        require(not unknown, "params", unknown, f"groups of {', '.join(self.defaults)}")
+        _check(self.defaults | param_group)
+        super().add_param_group(param_group)
+        for param in self.param_groups[-1]["params"]:
+            require(param.is_floating_point(), "params", param.dtype, "real floating-point tensors")
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """Take one step; parameters without a gradient stay as they are.
+
+        Parameters
+        ----------
+        closure
+            Evaluates the model and returns its loss, with gradients.
+
+        Raises
+        ------
+        RuntimeError
+            If a gradient is sparse.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            params = [param for param in group["params"] if param.grad is not None]
+            work = [self._prepared(param, group) for param in params]
+            step = _step_many if group["foreach"] else _step_each
+            step(work, group, self.driver)
+            for param, done in zip(params, work, strict=True):
+                if param.dtype in HALF:
+                    param.copy_(done.theta)
+        return loss
+
+    def _prepared(self, param: Tensor, group: dict[str, Any]) -> _Work:
+        if param.grad.is_sparse:
+            raise RuntimeError(
+                f"the gradient of a parameter of shape {tuple(param.shape)} is sparse; "
+                "only dense gradients are allowed (nn.Embedding(..., sparse=False))"
+            )
+        state = self.state[param]
+        if not state:
+            state["step"] = torch.tensor(0.0)  # a tensor, as torch.optim.AdamW has it
+            for name in MOMENTS:
+                state[name] = torch.zeros_like(param, dtype=_state_dtype(param))
+        state["step"] += 1
+        dtype = _state_dtype(param)
+        grad = param.grad.to(dtype)
+        grad = -grad if group["maximize"] else grad
+        moments = (state[name] for name in MOMENTS)
+        return _Work(param.detach().to(dtype), grad, *moments, int(state["step"]))
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state; it goes to the parameters' device, moments of half floats stay float32."""
+        super().load_state_dict(state_dict)
+        ids = [i for group in state_dict["param_groups"] for i in group["params"]]
+        params = [p for group in self.param_groups for p in group["params"]]
+        for i, param in zip(ids, params, strict=True):
+            saved = state_dict["state"].get(i, {})
+            for name in MOMENTS if saved else ():
+                # torch casts states to the dtype of the parameter, and so would round them
+                moment = saved[name].to(param.device, _state_dtype(param))
+                self.state[param][name] = moment.clone(memory_format=torch.preserve_format)
+            if saved:
+                self.state[param]["step"] = torch.as_tensor(saved["step"]).clone()
+
+
+class Horst(_Composed):
+    r"""HORST: the hyperbolic mirror on top of Adam's bounded step.
+
+    .. math:: \theta_{1/2} = \theta - \eta A - \eta \lambda \theta, \qquad
+              \theta' = \theta_{1/2} \exp\bigl(-\alpha\, \mathrm{sign}(\theta_{1/2})\, \eta A
+              - \eta \beta\bigr)
+
+    ``eq-horst-update``; `unrolled.horst.operators.horst` is the same step as a composition of
+    operators. With small steps a weight moves by
+    :math:`(1 + \alpha \lvert \theta \rvert)\, \eta A`, so :math:`\alpha` matters where
+    :math:`\alpha \lvert \theta \rvert` is about one or more: weights of .02 to .1 want 10 to 50.
+
+    With ``alpha=0`` and ``beta=0`` this is `torch.optim.AdamW`, to the last bit. With ``alpha=0``
+    and ``beta > 0`` it is AdamW too, but not with the decay you gave: the factor
+    :math:`e^{-\eta\beta}` is a second decoupled decay behind the step, so the decay is about
+    ``weight_decay + beta``.
+
+    Parameters
+    ----------
+    params
+        Parameters or groups, see `parameter_groups`; each group may have values of its own.
+    lr : float
+        :math:`\eta`.
+    betas, eps
+        Of Adam's direction.
+    weight_decay : float
+        :math:`\lambda`.
+    alpha, beta : float
+        Strength of the mirror, and of the shrinkage that it brings along. The paper's values are
+        not known to us; these are ours (a small GPT).
+    clamp : float
+        Exponents above it, of either sign, are set to it (our choice, as HAM's code has it).
+    maximize : bool
+        Ascend instead of descend.
+    foreach : bool
+        Work on many tensors in one call (default), or on one after the other.
+
+    Raises
+    ------
+    ValueError
+        If a value is outside its range, or a group names one that there is not.
+
+    Examples
+    --------
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0, 0.5]))
+    >>> optimizer = Horst([weight], lr=0.01, alpha=10.0)
+    >>> weight.sum().backward()
+    >>> optimizer.step()
+    >>> weight.data    # .99 e^-.1 and .49 e^-.1
+    tensor([0.90, 0.44])
+
+    References
+    ----------
+    T. Jacobs, R. Jain and R. Burkholz (2026), "HORST: Composing Optimizer Geometries for Sparse
+    Transformer Training", arXiv 2605.21104.
+    """
+
+    driver = "update"
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        alpha: float = 20.0,
+        beta: float = 0.0,
+        *,
+        clamp: float = CLAMP,
+        maximize: bool = False,
+        foreach: bool = True,
+    ) -> None:
+        flags = {"clamp": clamp, "maximize": maximize, "foreach": foreach}
+        super().__init__(params, lr, betas, eps, weight_decay, alpha, beta, **flags)
+
+
+class Ham(_Composed):
+    r"""HAM: a hyperbolic mirror step with the raw gradient, behind a step of AdamW.
+
+    .. math:: \theta' = \theta_{1/2} \exp\bigl(-\eta (\alpha\, \mathrm{sign}(\theta_{1/2})\, g
+              + \beta)\bigr)
+
+    ``eq-horst-ham``. The exponent grows with the gradient, hence the clamp, and an
+    :math:`\alpha` that suits one network need not suit another.
+
+    Parameters
+    ----------
+    params, lr, betas, eps, weight_decay, clamp, maximize, foreach
+        As in `Horst`.
+    alpha, beta : float
+        200 and .001 are the authors' values for ImageNet.
+
+    Raises
+    ------
+    ValueError
+        If a value is outside its range, or a group names one that there is not.
+
+    Examples
+    --------
+    >>> weight = torch.nn.Parameter(torch.tensor([1.0, 0.5]))
+    >>> optimizer = Ham([weight], lr=0.01, alpha=10.0, beta=0.0)
+    >>> (3 * weight).sum().backward()
+    >>> optimizer.step()
+    >>> weight.data    # .99 e^-.3 and .49 e^-.3
+    tensor([0.73, 0.36])
+
+    References
+    ----------
+    T. Jacobs et al. (2026), "HAM: A Hyperbolic Step to Regulate Implicit Bias", ICLR, arXiv
+    2506.02630.
+    """
+
+    driver = "gradient"
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        alpha: float = 200.0,
+        beta: float = 1e-3,
+        *,
+        clamp: float = CLAMP,
+        maximize: bool = False,
+        foreach: bool = True,
+    ) -> None:
+        flags = {"clamp": clamp, "maximize": maximize, "foreach": foreach}
+        super().__init__(params, lr, betas, eps, weight_decay, alpha, beta, **flags)
+
+
+def parameter_groups(model: nn.Module, exclude: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """Split the trainable parameters: the weight matrices, and the rest without mirror and decay.
+
+    A matrix is the weight of a linear map, a convolution or `torch.nn.MultiheadAttention`. Norms,
+    biases, embeddings and single parameters (class tokens, positions) are the rest, and so is a
+    weight that an embedding shares. For the rest ``alpha``, ``beta`` and ``weight_decay`` are 0.
+
+    Parameters
+    ----------
+    model : Module
+    exclude : iterable of str
+        Names of modules whose weights belong to the rest, too: ``["head"]``.
+
+    Returns
+    -------
+    list of dict
+        Two groups, ``params`` of the first are the matrices; one that would be empty is left out.
+
+    Raises
+    ------
+    ValueError
+        If the model has no module of a name in `exclude`.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Embedding(9, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    >>> [len(group["params"]) for group in parameter_groups(model)]
+    [1, 4]
+    """
+    modules, excluded = dict(model.named_modules()), set(exclude)
+    require(excluded <= modules.keys(), "exclude", sorted(excluded), "names of modules")
+    embedded = {id(m.weight) for m in modules.values() if isinstance(m, nn.Embedding)}
+    chosen = {
+        id(param)
+        for name, module in modules.items()
+        if isinstance(module, MIRRORED) and name not in excluded
+        for param in module.parameters(recurse=False)
+        if param.ndim >= 2 and id(param) not in embedded
+    }
+    trainable = [param for param in model.parameters() if param.requires_grad]
+    groups = [
+        {"params": [param for param in trainable if id(param) in chosen]},
+        {
+            "params": [param for param in trainable if id(param) not in chosen],
+            "alpha": 0.0,
+            "beta": 0.0,
+            "weight_decay": 0.0,
+        },
+    ]
+    return [group for group in groups if group["params"]]
+
+
+def _check(values: dict[str, Any]) -> None:
+    for name in ("lr", "eps", "weight_decay", "alpha", "beta"):
+        value = values[name]
+        good = isinstance(value, int | float) and 0 <= value < math.inf
+        require(good, name, value, "a finite number >= 0")
+    betas = values["betas"]
+    pair = isinstance(betas, tuple | list) and len(betas) == 2
+    require(pair and all(0 <= b < 1 for b in betas), "betas", betas, "two numbers in [0, 1)")
+    clamp = values["clamp"]
+    good = isinstance(clamp, int | float) and 0 < clamp < math.inf
+    require(good, "clamp", clamp, "a positive finite number")
+    for name in ("maximize", "foreach"):
+        require(isinstance(values[name], bool), name, values[name], "True or False")
+
+
+def _state_dtype(param: Tensor) -> torch.dtype:
+    return torch.float32 if param.dtype in HALF else param.dtype
+
+
+# --- the step, one tensor after the other -------------------------------------------------------
+
+
+def _step_each(work: Iterable[_Work], group: dict[str, Any], driver: str) -> None:
+    for theta, g, m, v, t in work:
+        (b1, b2), lr = group["betas"], group["lr"]
+        # theta <- (1 - eta lambda) theta
+        theta.mul_(1 - lr * group["weight_decay"])
+        # m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2
+        m.lerp_(g, 1 - b1)
+        v.mul_(b2).addcmul_(g, g, value=1 - b2)
+        # theta <- theta - eta / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)
+        size = lr / (1 - b1**t)
+        denominator = (v.sqrt() / math.sqrt(1 - b2**t)).add_(group["eps"])
+        theta.addcdiv_(m, denominator, value=-size)
+        if not _is_mirrored(group):
+            continue
+        # theta <- theta exp(-sign(theta) eta alpha d - eta beta)
+        exponent = theta.sign()
+        if driver == "update":
+            exponent.mul_(m).div_(denominator).mul_(-group["alpha"] * size)
+        else:
+            exponent.mul_(g).mul_(-group["alpha"] * lr)
+        exponent.sub_(lr * group["beta"]).clamp_(-group["clamp"], group["clamp"])
+        theta.mul_(exponent.exp_())
+
+
+def _is_mirrored(group: dict[str, Any]) -> bool:
+    return group["alpha"] > 0 or group["beta"] > 0
+
+
+# --- the same, many tensors in one call -----------------------------------------------------------
+
+
+def _step_many(work: list[_Work], group: dict[str, Any], driver: str) -> None:
+    for bucket in _buckets(work):
+        thetas, grads, ms, vs, steps = map(list, zip(*bucket, strict=True))
+        denominators, sizes = _adamw_many(thetas, grads, ms, vs, steps, group)
+        if _is_mirrored(group):
+            signs = torch._foreach_sign(thetas)
+            if driver == "update":
+                torch._foreach_mul_(signs, ms)
+                torch._foreach_div_(signs, denominators)
+                torch._foreach_mul_(signs, [-group["alpha"] * size for size in sizes])
+            else:
+                torch._foreach_mul_(signs, grads)
+                torch._foreach_mul_(signs, -group["alpha"] * group["lr"])
+            _multiply_many(thetas, signs, group)
+
+
+def _adamw_many(
+    thetas: list[Tensor],
+    grads: list[Tensor],
+    ms: list[Tensor],
+    vs: list[Tensor],
+    steps: list[int],
+    group: dict[str, Any],
+) -> tuple[list[Tensor], list[float]]:
+    (b1, b2), lr = group["betas"], group["lr"]
+    torch._foreach_mul_(thetas, 1 - lr * group["weight_decay"])
+    torch._foreach_lerp_(ms, grads, 1 - b1)
+    torch._foreach_mul_(vs, b2)
+    torch._foreach_addcmul_(vs, grads, grads, 1 - b2)
+    denominators = torch._foreach_sqrt(vs)
+    torch._foreach_div_(denominators, [math.sqrt(1 - b2**t) for t in steps])
+    torch._foreach_add_(denominators, group["eps"])
+    sizes = [lr / (1 - b1**t) for t in steps]
+    torch._foreach_addcdiv_(thetas, ms, denominators, [-size for size in sizes])
+    return denominators, sizes
+
+
+def _multiply_many(thetas: list[Tensor], exponents: list[Tensor], group: dict[str, Any]) -> None:
+    torch._foreach_sub_(exponents, group["lr"] * group["beta"])
+    torch._foreach_clamp_min_(exponents, -group["clamp"])
+    torch._foreach_clamp_max_(exponents, group["clamp"])
+    torch._foreach_exp_(exponents)
+    torch._foreach_mul_(thetas, exponents)
+
+
+def _buckets(work: list[_Work]) -> Iterator[list[_Work]]:
+    """Yield what is worked on in one call: tensors of one kind, on a CPU what its cache holds.
+
+    Every operation of a step reads its arrays once. In pieces that fit the cache only the first of
+    them has to wait for the memory.
+    """
+    kinds: dict[tuple, list[_Work]] = {}
+    for item in work:
+        kinds.setdefault((item.theta.device, item.theta.dtype), []).append(item)
+    for (device, _), items in kinds.items():
+        if device.type != "cpu":
+            yield items
+            continue
+        bucket, size = [], 0
+        for piece in (piece for item in items for piece in _pieces(item)):
+            if bucket and size + piece.theta.numel() > CHUNK:
+                yield bucket
+                bucket, size = [], 0
+            bucket.append(piece)
+            size += piece.theta.numel()
+        if bucket:
+            yield bucket
+
+
+def _pieces(item: _Work) -> Iterator[_Work]:
+    """Cut a large tensor into views; one that is not contiguous stays whole."""
+    tensors = item[:4]
+    if item.theta.numel() <= CHUNK or not all(tensor.is_contiguous() for tensor in tensors):
+        yield item
+        return
+    parts = [tensor.view(-1).split(CHUNK) for tensor in tensors]
+    yield from (_Work(*part, item.step) for part in zip(*parts, strict=True))
