@@ -27,6 +27,7 @@ EXPERIMENTS = {
     "descent.text_ablation": "unrolled.descent.text_ablation",
     "descent.video": "unrolled.descent.video",
     "descent.language": "unrolled.descent.language",
+    "descent.language_search": "unrolled.descent.language_search",
 }
 
 #: Module of each part's benchmark; its attribute is ``BENCHMARK``.

@@ -21,6 +21,12 @@ pytest.importorskip("transformers")
 
 SMOKE = EXPERIMENT.presets["smoke"]
 ERM = {"method": "erm"}
+DUAL_STEPS_OF = {
+    "exact": "exact_dual_step",
+    "proxy": "dual_step",
+    "cumulative": "cumulative_dual_step",
+}
+DUAL_STEPS = DUAL_STEPS_OF.values()
 
 
 @pytest.fixture(scope="module")
@@ -142,26 +148,35 @@ def test_methods_start_from_the_same_weights_and_see_the_same_texts():
 
 def test_constraints_without_a_price_are_erm():
     # A dual step so small that no multiplier moves the weights.
-    settings = replace(SMOKE, alpha=0.0, dual_step=1e-12)
+    settings = replace(SMOKE, alpha=0.0, **dict.fromkeys(DUAL_STEPS, 1e-12))
     erm = adapters(language.trained(settings, ERM, seed=1)[0])
     for method in language.CONSTRAINED:
         case = {"method": method}
         constrained = adapters(language.trained(settings, case, seed=1)[0])
         assert torch.allclose(constrained, erm, atol=1e-6)
-    priced = replace(settings, dual_step=10.0, alpha=0.3)
-    for method in language.CONSTRAINED:
+    for method, name in DUAL_STEPS_OF.items():
+        priced = replace(settings, alpha=0.3, **{name: 10.0})
         moved = adapters(language.trained(priced, {"method": method}, seed=1)[0])
         assert not torch.allclose(moved, erm, atol=1e-3)
 
 
 def test_training_learns_and_leaves_everything_but_the_adapters_alone():
     settings = replace(SMOKE, steps=150, learning_rate=0.03)
-    before = {n: p.clone() for n, p in language.build_model(settings).named_parameters()}
-    model, run = language.trained(settings, ERM, seed=0)
-    assert np.mean(run.losses[-10:]) < run.losses[0] - 0.03
+    fresh, texts = language.build_model(settings), language.load_texts(settings)["test"]
+    before = {n: p.clone() for n, p in fresh.named_parameters()}
+    model, _ = language.trained(settings, ERM, seed=0)
+    start, end = (language.read_texts(m, texts, settings, [4])[1].mean() for m in (fresh, model))
+    assert end < start - 0.02
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             assert torch.equal(parameter, before[name])
+
+
+def test_deep_supervision_has_a_rate_of_its_own():
+    start, changed = replace(SMOKE, steps=2), replace(SMOKE, steps=2, deep_learning_rate=0.05)
+    for method, same in (("erm", True), ("deep", False)):
+        sides = [adapters(language.trained(s, {"method": method}, 0)[0]) for s in (start, changed)]
+        assert torch.equal(*sides) == same
 
 
 def test_the_cumulative_line_starts_from_a_uniform_guess():
@@ -178,12 +193,15 @@ def test_rows_hold_a_loss_per_text_and_level(rows):
     for row in rows:
         losses = np.reshape(row["loss_by_gamma_and_text"], (len(row["gammas"]), count))
         assert losses.mean(axis=1) == pytest.approx(row["loss_by_gamma"], rel=1e-4)
-        every = row["loss_by_every_layer"]
-        assert row["test_loss_by_layer"] == pytest.approx([every[i] for i in row["read_layers"]])
+        assert len(row["loss_by_every_layer"]) == 5
         rises = [b > a for a, b in pairwise(row["test_loss_by_layer"])]
         assert row["test_ascents"] == sum(rises) == row["ascents_by_gamma"][0]
         assert ("multiplier_by_layer" in row) == (row["method"] in FORMS)
-    none = next(row for row in rows if row["method"] == "none")
+    erm, none = (next(row for row in rows if row["method"] == m) for m in ("erm", "none"))
+    model, _ = language.trained(SMOKE, ERM, seed=0)
+    tokens = language.load_texts(SMOKE)["test"][:: language.LENS_EVERY]
+    every = language.read_texts(model, tokens, SMOKE, range(5))[0].mean(dim=1)
+    assert erm["loss_by_every_layer"] == pytest.approx(every.tolist(), rel=1e-4)
     assert none["steps"] == 0
     assert none["trainable_parameters"] == rows[1]["trainable_parameters"] > 0
 
