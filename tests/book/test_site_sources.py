@@ -63,7 +63,7 @@ def test_entry_says_who_what_when_and_where(key: str) -> None:
     entry = ENTRIES[key]
     assert entry.persons["author"]
     assert {"title", "year"} <= set(entry.fields)
-    assert {"journal", "booktitle", "eprint", "url"} & set(entry.fields)
+    assert {"journal", "booktitle", "publisher", "eprint", "url"} & set(entry.fields)
     assert entry.fields["year"] in key
 
 
