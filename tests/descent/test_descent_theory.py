@@ -56,8 +56,8 @@ def test_statistical_tolerance_is_the_worst_case_of_two_errors():
     signs = torch.tensor([[a, b] for a in (-1.0, 1.0) for b in (-1.0, 1.0)])
     off = [(share.slacks(expected) - share.slacks(expected + zeta * s)).item() for s in signs]
     assert max(off) == pytest.approx(statistical_tolerance(alpha, sampling=zeta))
-    both = statistical_tolerance(alpha, relaxation=0.5, sampling=0.1, expressivity=0.2)
-    assert both == pytest.approx(0.5 + 1.7 * 0.3)
+    both = statistical_tolerance(alpha, relaxation=0.5, sampling=0.1)
+    assert both == pytest.approx(0.5 + 1.7 * 0.1)
 
 
 def test_the_corridor_closes_at_the_largest_share():

@@ -25,7 +25,7 @@ SHARE, TOLERANCE, WANTED = 0.2, 0.01, 0.08
 
 @checker
 def descent_depth_needed(answer: int) -> str:
-    """Check after how many layers the bound ``eq-descent-floor`` is first at most 0.08.
+    """Check after how many layers the bound :eq:`eq-descent-floor` is first at most 0.08.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def descent_deepest(answer: int) -> str:
     ----------
     answer : int
         The largest number of layers, with the start ln 2 and the optimum 0.44;
-        ``eq-descent-largest-share``.
+        :eq:`eq-descent-largest-share`.
 
     Examples
     --------
@@ -98,35 +98,35 @@ def descent_deepest(answer: int) -> str:
 # Derive: the largest share of one gradient step
 
 
-def _moments(c: Tensor, curvature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return c.sum(), (c * curvature).sum(), (c * curvature**2).sum()
+def _moments(b: Tensor, curvature: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return b.sum(), (b * curvature).sum(), (b * curvature**2).sum()
 
 
-def _step_share(c: Tensor, curvature: Tensor) -> Tensor:
-    zeroth, first, second = _moments(c, curvature)
+def _step_share(b: Tensor, curvature: Tensor) -> Tensor:
+    zeroth, first, second = _moments(b, curvature)
     return first**2 / (zeroth * second)
 
 
-def _kept_share(c: Tensor, curvature: Tensor) -> Tensor:
-    return 1 - _step_share(c, curvature)
+def _kept_share(b: Tensor, curvature: Tensor) -> Tensor:
+    return 1 - _step_share(b, curvature)
 
 
-def _best_step(c: Tensor, curvature: Tensor) -> Tensor:
-    _, first, second = _moments(c, curvature)
+def _best_step(b: Tensor, curvature: Tensor) -> Tensor:
+    _, first, second = _moments(b, curvature)
     return first / second
 
 
-def _unweighted(c: Tensor, curvature: Tensor) -> Tensor:
-    return _step_share(torch.ones_like(c), curvature)
+def _unweighted(b: Tensor, curvature: Tensor) -> Tensor:
+    return _step_share(torch.ones_like(b), curvature)
 
 
-def _worst_case(c: Tensor, curvature: Tensor) -> Tensor:
+def _worst_case(b: Tensor, curvature: Tensor) -> Tensor:
     low, high = curvature.min(), curvature.max()
     return 4 * low * high / (low + high) ** 2
 
 
-def _not_squared(c: Tensor, curvature: Tensor) -> Tensor:
-    zeroth, first, second = _moments(c, curvature)
+def _not_squared(b: Tensor, curvature: Tensor) -> Tensor:
+    zeroth, first, second = _moments(b, curvature)
     return first / (zeroth * second).sqrt()
 
 
@@ -137,13 +137,13 @@ def descent_step_share(answer: Callable[[Tensor, Tensor], float]) -> str:
     Parameters
     ----------
     answer : callable
-        ``answer(c, curvature)`` takes two tensors (d,) and returns the largest
-        :math:`\alpha` with :math:`\sum_i c_i (1 - \eta \chi_i)^2 \le (1 - \alpha) \sum_i c_i` for
-        some step :math:`\eta`.
+        ``answer(b, curvature)`` takes two tensors (d,) and returns the largest
+        :math:`\alpha` with :math:`\sum_i b_i (1 - \theta \chi_i)^2 \le (1 - \alpha) \sum_i b_i` for
+        some step :math:`\theta`.
 
     Examples
     --------
-    >>> descent_step_share(lambda c, curvature: (c * curvature).sum() / (c * curvature**2).sum())
+    >>> descent_step_share(lambda b, curvature: (b * curvature).sum() / (b * curvature**2).sum())
     Not yet: is that the best step? Put it back into the loss, and compare with the loss before.
     """
     generator = torch.Generator().manual_seed(61)
@@ -159,11 +159,11 @@ def descent_step_share(answer: Callable[[Tensor, Tensor], float]) -> str:
         Mistake(_kept_share, "is that the share that is left? alpha is the share that is taken."),
         Mistake(
             _unweighted,
-            "did you forget the weights c? A direction counts by the error that is left in it.",
+            "did you forget the weights b? A direction counts by the error that is left in it.",
         ),
         Mistake(
             _worst_case,
-            "is that the worst case over all c? Here c is known, and more can be had.",
+            "is that the worst case over all b? Here b is known, and more can be had.",
         ),
         Mistake(_not_squared, "did you forget a square? The loss is quadratic in the step."),
     ]
@@ -217,8 +217,8 @@ def descent_samples_needed(
     Parameters
     ----------
     answer : callable
-        ``answer(num_layers, largest_loss, alpha, tolerance, failure)`` returns m such that by
-        ``eq-descent-hoeffding`` and ``eq-descent-statistical-slack`` the slacks are off by at
+        ``answer(num_layers, largest_loss, alpha, tolerance, failure)`` returns S such that by
+        :eq:`eq-descent-hoeffding` and :eq:`eq-descent-statistical-slack` the slacks are off by at
         most the tolerance, with probability 1 - failure.
 
     Examples
@@ -279,7 +279,7 @@ def _in_distribution(losses: Tensor, shifts: Tensor) -> Tensor:
 
 @checker
 def descent_kept_layers(answer: Callable[[Tensor, Tensor], Tensor]) -> str:
-    """Check at which layers ``eq-descent-kept`` promises descent under a shift.
+    """Check at which layers :eq:`eq-descent-kept` promises descent under a shift.
 
     Parameters
     ----------
@@ -357,7 +357,7 @@ def descent_largest_shift(answer: Callable[[Tensor, float], float]) -> str:
     answer : callable
         ``answer(losses, largest_loss)`` takes expected losses (L + 1,) and the bound of all
         losses, and returns the largest total variation with which
-        ``eq-descent-kept`` and ``eq-descent-total-variation`` still promise
+        :eq:`eq-descent-kept` and :eq:`eq-descent-total-variation` still promise
         :math:`\bar f'_l \le \bar f'_{l-1}` at every layer; 0 if a layer rises already.
 
     Examples
@@ -420,7 +420,7 @@ def descent_decaying_shares(
     answer : callable
         ``answer(start, optimum, num_layers, power)`` returns :math:`\alpha_1, \dots, \alpha_L`
         with :math:`-\ln(1 - \alpha_l)` in proportion to :math:`l^{-p}` and
-        :math:`\rho_L \bar f_0 = f^\star`.
+        :math:`\rho_L \bar f_0 = f^*`.
 
     Examples
     --------

@@ -4,9 +4,11 @@ Let :math:`\bar f_l` be the expected loss after layer l. If every layer descends
 
 .. math:: \bar f_l \le (1 - \alpha_l)\, \bar f_{l-1} + \varepsilon_l ,
 
-``eq-descent-tolerance``, then the loss of the last one falls geometrically to a floor. The
-chapter *What the theorems say* derives the bounds; the theorems of the paper are known to us in
-outline only, and the statements and proofs are the book's own.
+:eq:`eq-descent-tolerance`, then the loss of the last one falls geometrically to a floor,
+:prf:ref:`thm-descent-convergence`, and descent survives small shifts of the data,
+:prf:ref:`thm-descent-out-of-distribution`. The chapter *What the theorems say* derives the bounds.
+The theorems of the paper are known to us in outline only; the statements and proofs are the book's
+own.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def layer_bounds(
               \qquad \rho_l = \prod_{j \le l} (1 - \alpha_j)
 
     With a constant share and tolerance it falls to :math:`\varepsilon / \alpha`.
-    ``eq-descent-floor``.
+    :eq:`eq-descent-floor`.
 
     Parameters
     ----------
@@ -73,15 +75,13 @@ def layer_bounds(
     return tuple(bounds)
 
 
-def statistical_tolerance(
-    alpha: float, *, relaxation: float = 0.0, sampling: float = 0.0, expressivity: float = 0.0
-) -> float:
-    r"""Return the tolerance that relaxation, samples and model leave, for the true distribution.
+def statistical_tolerance(alpha: float, *, relaxation: float = 0.0, sampling: float = 0.0) -> float:
+    r"""Return the tolerance that relaxation and samples leave, for the true distribution.
 
-    .. math:: \varepsilon = u + (2 - \alpha)(\zeta + \nu)
+    .. math:: \varepsilon = u + (2 - \alpha)\, \zeta
 
     A slack holds one loss with weight 1 and one with weight :math:`1 - \alpha`; an error of each
-    counts :math:`2 - \alpha` times. ``eq-descent-statistical-slack``.
+    counts :math:`2 - \alpha` times. :eq:`eq-descent-statistical-slack`.
 
     Parameters
     ----------
@@ -91,8 +91,6 @@ def statistical_tolerance(
         u, what the slacks on the training samples may be.
     sampling : float
         :math:`\zeta`, between the mean loss of the samples and the expected one.
-    expressivity : float
-        :math:`\nu`, between the losses of an ideal sequence of layers and those of the model.
 
     Examples
     --------
@@ -100,10 +98,9 @@ def statistical_tolerance(
     0.4
     """
     require(0 <= alpha < 1, "alpha", alpha, "in [0, 1)")
-    errors = {"relaxation": relaxation, "sampling": sampling, "expressivity": expressivity}
-    for name, value in errors.items():
+    for name, value in (("relaxation", relaxation), ("sampling", sampling)):
         require(value >= 0, name, value, "at least 0")
-    return relaxation + (2 - alpha) * (sampling + expressivity)
+    return relaxation + (2 - alpha) * sampling
 
 
 def corridor(
@@ -111,16 +108,16 @@ def corridor(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     r"""Return between which losses a network that keeps every exact constraint must stay.
 
-    .. math:: \frac{\rho_l}{\rho_L}\, f^\star \le \bar f_l \le \rho_l \bar f_0
+    .. math:: \frac{\rho_l}{\rho_L}\, f^* \le \bar f_l \le \rho_l \bar f_0
 
-    ``eq-descent-corridor``. Where the lower line is above the upper one, no network keeps the
+    :eq:`eq-descent-corridor`. Where the lower line is above the upper one, no network keeps the
     constraints.
 
     Parameters
     ----------
     start, optimum : float
-        :math:`\bar f_0` and :math:`f^\star`, the smallest expected loss, with
-        :math:`0 \le f^\star \le \bar f_0`.
+        :math:`\bar f_0` and :math:`f^*`, the smallest expected loss, with
+        :math:`0 \le f^* \le \bar f_0`.
     alphas : sequence of float
         The shares, each in [0, 1).
 
@@ -142,9 +139,9 @@ def corridor(
 def largest_share(start: float, optimum: float, num_layers: int) -> float:
     r"""Return the largest constant share that L layers can keep.
 
-    .. math:: \alpha_{\max} = 1 - \Bigl(\frac{f^\star}{\bar f_0}\Bigr)^{1/L}
+    .. math:: \alpha_{\max} = 1 - \Bigl(\frac{f^*}{\bar f_0}\Bigr)^{1/L}
 
-    It falls to 0 as L grows, unless the optimum is 0. ``eq-descent-largest-share``.
+    It falls to 0 as L grows, unless the optimum is 0. :eq:`eq-descent-largest-share`.
 
     Parameters
     ----------
@@ -167,18 +164,18 @@ def largest_share(start: float, optimum: float, num_layers: int) -> float:
 def sampling_error(
     num_samples: int, num_layers: int, largest_loss: float, failure: float = 0.05
 ) -> float:
-    r"""Return how far the mean losses of m fresh samples can be from the expected ones.
+    r"""Return how far the mean losses of S fresh samples can be from the expected ones.
 
-    .. math:: \zeta = f_{\max} \sqrt{\frac{\ln\bigl(2 (L + 1) / \delta\bigr)}{2 m}}
+    .. math:: \zeta = f_{\max} \sqrt{\frac{\ln\bigl(2 (L + 1) / \delta\bigr)}{2 S}}
 
     With probability :math:`1 - \delta` no layer of *one fixed network* is further off: Hoeffding's
     inequality and a union bound. The samples must be others than those of training.
-    ``eq-descent-hoeffding``.
+    :eq:`eq-descent-hoeffding`.
 
     Parameters
     ----------
     num_samples, num_layers : int
-        m and L.
+        S and L.
     largest_loss : float
         :math:`f_{\max}`: all losses lie in :math:`[0, f_{\max}]`.
     failure : float
