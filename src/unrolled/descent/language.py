@@ -754,12 +754,11 @@ EXPERIMENT = Experiment(
         ),
         # What a notebook trains while it is read: two methods.
         "live": LanguageSettings(
-            methods=("erm", "proxy"),
-            layers=(0, 10, 20, 30),
-            steps=4,
-            batch_size=4,
+            methods=("erm", "exact"),
+            steps=10,
             length=24,
-            gammas=(0.0, 1.0),
+            exact_dual_step=0.05,
+            gammas=(0.0, 1.5),
             test_texts=1,
         ),
         # For the evidence, of which there is none yet: about two minutes a run on one core.
