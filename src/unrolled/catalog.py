@@ -28,6 +28,7 @@ EXPERIMENTS = {
     "descent.video": "unrolled.descent.video",
     "descent.language": "unrolled.descent.language",
     "descent.language_search": "unrolled.descent.language_search",
+    "horst.bias": "unrolled.horst.bias",
 }
 
 #: Module of each part's benchmark; its attribute is ``BENCHMARK``.
