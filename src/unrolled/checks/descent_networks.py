@@ -19,7 +19,7 @@ def descent_coupling_floor(answer: float) -> str:
     Parameters
     ----------
     answer : float
-        The energy, by ``eq-descent-coupling``.
+        The energy, by :eq:`eq-descent-coupling`.
 
     Examples
     --------
@@ -165,7 +165,9 @@ def descent_pull(function: Callable[[Tensor, Tensor], Tensor]) -> str:
             lambda A, H: H - A @ H,
             "that is common attention. How much the others look at a frame is missing.",
         ),
-        Mistake(lambda A, H: _pull(A, H) / 2, "W is the sum of A and its transpose, not the mean."),
+        Mistake(
+            lambda A, H: _pull(A, H) / 2, "weigh by the sum of A and its transpose, not the mean."
+        ),
         Mistake(lambda A, H: -_pull(A, H), "that is the way down; the gradient points up."),
     )
     generator = torch.Generator().manual_seed(13)

@@ -14,7 +14,7 @@ layer                 objective                                       step
                       energy on the orthant                           proximal gradient
 ====================  ==============================================  ===========================
 
-**Attention** comes from the coupling of the frames, ``eq-descent-coupling``,
+**Attention** comes from the coupling of the frames, :eq:`eq-descent-coupling`,
 
 .. math::
 
@@ -126,17 +126,17 @@ def soft_threshold(x: Tensor, threshold: Tensor | float) -> Tensor:
 
     .. math::
 
-       S_\theta(x) = \operatorname{sign}(x)\, \max(|x| - \theta, 0)
-       = \arg\min_h \tfrac12 \lVert h - x \rVert^2 + \theta \lVert h \rVert_1
+       S_\kappa(x) = \operatorname{sign}(x)\, \max(|x| - \kappa, 0)
+       = \arg\min_h \tfrac12 \lVert h - x \rVert^2 + \kappa \lVert h \rVert_1
 
-    ``eq-descent-soft-threshold``.
+    :eq:`eq-descent-soft-threshold`.
 
     Parameters
     ----------
     x : Tensor
         Any shape.
     threshold : Tensor or float
-        :math:`\theta`, at least 0; one number, or one for each entry of the last dimension.
+        :math:`\kappa`, at least 0; one number, or one for each entry of the last dimension.
 
     Examples
     --------
@@ -151,9 +151,9 @@ def lasso_objective(
 ) -> Tensor:
     r"""Return the objective of sparse coding, summed over the frames of each sequence.
 
-    .. math:: \sum_t \tfrac12 \lVert y_t - D h_t \rVert^2 + \theta \lVert h_t \rVert_1
+    .. math:: \sum_t \tfrac12 \lVert y_t - D h_t \rVert^2 + \kappa \lVert h_t \rVert_1
 
-    ``eq-descent-lasso``. With a threshold of 0 it is that of least squares.
+    :eq:`eq-descent-lasso`. With a threshold of 0 it is that of least squares.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def lasso_objective(
     dictionary : Tensor
         D, (P, N).
     threshold : Tensor or float
-        :math:`\theta`; one number, or one for each atom (N,).
+        :math:`\kappa`; one number, or one for each atom (N,).
 
     Returns
     -------
@@ -183,16 +183,16 @@ def lasso_objective(
 def gradient_layer(h: Tensor, frames: Tensor, dictionary: Tensor, step: float) -> Tensor:
     r"""Take one step of gradient descent on least squares.
 
-    .. math:: h_t^+ = h_t - \eta\, D^\top (D h_t - y_t)
+    .. math:: h_t^+ = h_t - \tau\, D^\top (D h_t - y_t)
 
-    ``eq-descent-gradient-layer``. Every step below :math:`2 / \lVert D \rVert^2` descends.
+    :eq:`eq-descent-gradient-layer`. Every step below :math:`2 / \lVert D \rVert^2` descends.
 
     Parameters
     ----------
     h, frames, dictionary
         As in `lasso_objective`.
     step : float
-        :math:`\eta`, above 0.
+        :math:`\tau`, above 0.
 
     Returns
     -------
@@ -212,10 +212,10 @@ def ista_layer(
 ) -> Tensor:
     r"""Take one step of ISTA: a gradient step on the misfit, a proximal step on the l1 norm.
 
-    .. math:: h_t^+ = S_{\eta\theta}\bigl(h_t - \eta\, D^\top (D h_t - y_t)\bigr)
+    .. math:: h_t^+ = S_{\tau\kappa}\bigl(h_t - \tau\, D^\top (D h_t - y_t)\bigr)
 
-    ``eq-descent-ista``. The misfit lies below its quadratic model of curvature :math:`1 / \eta`
-    when :math:`\eta \le 1 / \lVert D \rVert^2`; the step minimises that model and the l1 norm
+    :eq:`eq-descent-ista`. The misfit lies below its quadratic model of curvature :math:`1 / \tau`
+    when :math:`\tau \le 1 / \lVert D \rVert^2`; the step minimises that model and the l1 norm
     together, so the objective never rises.
 
     Parameters
@@ -223,7 +223,7 @@ def ista_layer(
     h, frames, dictionary, threshold
         As in `lasso_objective`.
     step : float
-        :math:`\eta`, above 0.
+        :math:`\tau`, above 0.
 
     Returns
     -------
@@ -251,7 +251,7 @@ def attention_weights(
 
        a_{ts} = \mathrm{softmax}_s\bigl(-\tfrac{\beta}{2} \lVert V(h_t - h_s)\rVert^2\bigr)
 
-    ``eq-descent-attention-weights``. No frame has a larger weight in a row than the row's own, so
+    :eq:`eq-descent-attention-weights`. No frame has a larger weight in a row than the row's own, so
     that :math:`a_{tt} \ge 1/T`.
 
     Parameters
@@ -293,8 +293,8 @@ def coupling_energy(
        E_V(H) = -\frac1\beta \sum_t \log \sum_s
                 \exp\bigl(-\tfrac{\beta}{2} \lVert V(h_t - h_s)\rVert^2\bigr)
 
-    ``eq-descent-coupling``; at :math:`\beta = 1` the energy of this module's head. It lies between
-    :math:`-T \log T / \beta`, all frames equal, and 0, all far apart.
+    :eq:`eq-descent-coupling`; at :math:`\beta = 1` the energy of this module's head. It lies
+    between :math:`-T \log T / \beta`, all frames equal, and 0, all far apart.
 
     Parameters
     ----------
@@ -326,15 +326,16 @@ def kernel_energy(states: Tensor, projection: Tensor, logit_scale: Tensor | floa
        K_V(H) = -\frac1\beta \sum_{ts}
                 \exp\bigl(-\tfrac{\beta}{2} \lVert V(h_t - h_s)\rVert^2\bigr)
 
-    ``eq-descent-kernel``. It has the attention weights of `coupling_energy`, and one thing more:
+    :eq:`eq-descent-kernel`. It has the attention weights of `coupling_energy`, and one thing more:
     replacing every frame at once by its average, :math:`H \leftarrow A H`, never raises it.
 
-    *Why.* With :math:`\Gamma` the matrix of exponentials and :math:`\Delta` the diagonal one of
-    its row sums, :math:`A = \Delta^{-1}\Gamma`. The tangent in the squared distances is
-    :math:`\operatorname{tr} V H^\top (\Delta - \Gamma) H V^\top` and a constant, and
-    :math:`H - AH = \Delta^{-1}(\Delta - \Gamma)H` is a gradient step on it, preconditioned by
-    :math:`\Delta`. The step descends if :math:`\Delta - \Gamma \preceq 2\Delta`; and
-    :math:`\Delta + \Gamma` is positive semidefinite, since it is diagonally dominant.
+    *Why.* With :math:`\Gamma` the matrix of exponentials and :math:`\bar\Gamma` the diagonal one
+    of its row sums, :math:`A = \bar\Gamma^{-1}\Gamma`. The tangent in the squared distances is
+    :math:`\operatorname{tr} V H^\top (\bar\Gamma - \Gamma) H V^\top` and a constant, and
+    :math:`H - AH = \bar\Gamma^{-1}(\bar\Gamma - \Gamma)H` is a gradient step on it,
+    preconditioned by :math:`\bar\Gamma`. The step descends if
+    :math:`\bar\Gamma - \Gamma \preceq 2\bar\Gamma`; and :math:`\bar\Gamma + \Gamma` is positive
+    semidefinite, since it is diagonally dominant.
 
     Parameters
     ----------
@@ -367,7 +368,7 @@ def coupling_majoriser(
        Q(H \mid \bar H) = E_V(\bar H) + \tfrac12 \sum_{ts} a_{ts}(\bar H)
        \bigl( \lVert V(h_t - h_s)\rVert^2 - \lVert V(\bar h_t - \bar h_s)\rVert^2 \bigr)
 
-    ``eq-descent-majoriser``: the tangent in the squared distances.
+    :eq:`eq-descent-majoriser`: the tangent in the squared distances.
 
     Parameters
     ----------
@@ -399,10 +400,10 @@ def coupling_gradient(
 
     .. math::
 
-       \nabla E_V(H) = \bigl[\operatorname{diag}(W \mathbf 1) - W\bigr] H\, V^\top V,
-       \qquad W = A + A^\top
+       \nabla E_V(H) = \mathcal{G} H\, V^\top V, \qquad
+       \mathcal{G} = \operatorname{diag}\bigl((A + A^\top) \mathbf 1\bigr) - A - A^\top
 
-    with the frames as rows, ``eq-descent-coupling-gradient``. Common attention keeps A and drops
+    with the frames as rows, :eq:`eq-descent-coupling-gradient`. Common attention keeps A and drops
     its transpose: how much others look at frame t.
 
     Parameters
@@ -430,12 +431,13 @@ def coupling_bound(num_frames: int) -> float:
 
     .. math::
 
-       \lambda_{\max}\bigl(\operatorname{diag}(W \mathbf 1) - W\bigr) \le \frac{(T-1)(T+2)}{T}
+       \lambda_{\max}(\mathcal{G}) \le \frac{(T-1)(T+2)}{T}
 
-    ``eq-descent-coupling-bound``. The matrix is a graph Laplacian, so its largest eigenvalue is at
-    most twice the largest degree without the self-weights. A row of A holds at most
-    :math:`1 - 1/T` of them, since the self-weight is the row's largest; for the same reason no
-    weight on another frame exceeds 1/2, and a column holds at most :math:`(T-1)/2`.
+    :eq:`eq-descent-coupling-bound`. The matrix :math:`\mathcal{G}` of `coupling_gradient` is a
+    graph Laplacian, so its largest eigenvalue is at most twice the largest degree without the
+    self-weights. A row of A holds at most :math:`1 - 1/T` of them, since the self-weight is the
+    row's largest; for the same reason no weight on another frame exceeds 1/2, and a column holds
+    at most :math:`(T-1)/2`.
 
     Parameters
     ----------
@@ -522,7 +524,7 @@ def _squared_distances(states: Tensor, projection: Tensor) -> Tensor:
 
 
 def _laplacian(a: Tensor) -> Tensor:
-    # diag(W 1) - W, with W = A + A'
+    # diag((A + A') 1) - A - A'
     w = a + a.mT
     return torch.diag_embed(w.sum(-1)) - w
 
@@ -731,18 +733,18 @@ class LISTALayer(nn.Module):
 
     .. math::
 
-       h^+ = S_\theta(W_e\, y + S\, h), \qquad
-       W_e = \eta D^\top,\; S = I - \eta D^\top D,\; \theta = \eta\lambda \quad\text{at the start}
+       h^+ = S_{\tau\kappa}(W_e\, y + W_r\, h), \qquad
+       W_e = \tau D^\top,\; W_r = I - \tau D^\top D \quad\text{at the start}
 
-    ``eq-descent-lista``. With its starting values it is `ista_layer`; once trained, it descends no
-    objective that we could name.
+    :eq:`eq-descent-lista`. With its starting values it is `ista_layer`; once trained, it descends
+    no objective that we could name.
 
     Parameters
     ----------
     dictionary : Tensor
         D, (P, N).
     threshold : float
-        :math:`\lambda`, at least 0.
+        :math:`\kappa`, at least 0.
 
     Examples
     --------
@@ -778,7 +780,7 @@ class LISTA(nn.Module):
     num_layers : int
         L, at least 1.
     threshold : float
-        :math:`\lambda` of `lasso_objective`, at least 0.
+        :math:`\kappa` of `lasso_objective`, at least 0.
     tied : bool
         One layer L times, or L layers.
 
@@ -790,7 +792,7 @@ class LISTA(nn.Module):
 
     Notes
     -----
-    ``eq-descent-lista``. Source: K. Gregor and Y. LeCun (2010), "Learning Fast Approximations of
+    :eq:`eq-descent-lista`. Source: K. Gregor and Y. LeCun (2010), "Learning Fast Approximations of
     Sparse Coding".
     """
 
@@ -840,10 +842,10 @@ def sequence_objective(
 
     .. math::
 
-       F(H) = \sum_t \tfrac12 \lVert y_t - D h_t \rVert^2 + \theta \lVert h_t \rVert_1
+       F(H) = \sum_t \tfrac12 \lVert y_t - D h_t \rVert^2 + \kappa \lVert h_t \rVert_1
               + \mu\, E_V(H)
 
-    ``eq-descent-dust-objective``, with `coupling_energy` as the last term.
+    :eq:`eq-descent-dust-objective`, with `coupling_energy` as the last term.
 
     Parameters
     ----------
@@ -876,9 +878,9 @@ def safe_step(
 
     .. math::
 
-       \eta = \Bigl(\lVert D \rVert^2 + \mu \lVert V \rVert^2\, \frac{(T-1)(T+2)}{T}\Bigr)^{-1}
+       \tau = \Bigl(\lVert D \rVert^2 + \mu \lVert V \rVert^2\, \frac{(T-1)(T+2)}{T}\Bigr)^{-1}
 
-    ``eq-descent-safe-step``: one over the curvature of the misfit and of the majoriser of the
+    :eq:`eq-descent-safe-step`: one over the curvature of the misfit and of the majoriser of the
     coupling, by `coupling_bound`.
 
     Parameters
@@ -902,30 +904,30 @@ class DUSTLayer(nn.Module):
 
     .. math::
 
-       h^+ = S_{\eta\theta}\bigl(h - \eta\,[\,B(Dh - y) + \mu\, \nabla E_V(H)\,]\bigr)
+       h^+ = S_{\tau\kappa}\bigl(h - \tau\,[\,W_e(Dh - y) + \mu\, \nabla E_V(H)\,]\bigr)
 
-    ``eq-descent-dust-layer``. *Derivation.* At H the coupling lies below its majoriser
+    :eq:`eq-descent-dust-layer`. *Derivation.* At H the coupling lies below its majoriser
     (`coupling_majoriser`), and misfit and majoriser below a quadratic of curvature
-    :math:`1/\eta` (`safe_step`). The three touch at H with one gradient,
+    :math:`1/\tau` (`safe_step`). The three touch at H with one gradient,
     :math:`D^\top(Dh - y) + \mu\nabla E_V(H)`. The step minimises that quadratic and the l1 norm
-    exactly; hence F cannot rise. B starts as :math:`D^\top`; once trained it may be anything, and
-    F is then only a yardstick.
+    exactly; hence F cannot rise. :math:`W_e` starts as :math:`D^\top`; once trained it may be
+    anything, and F is then only a yardstick.
 
     Parameters
     ----------
     dictionary : Tensor
-        D, (P, N), from which B and the step are made. The layer is given D at each call.
+        D, (P, N), from which :math:`W_e` and the step are made. The layer is given D at each call.
     projection : Tensor
         V at the start, (R, N).
     threshold, coupling : float
-        :math:`\theta` and :math:`\mu` at the start, at least 0. Values below 0 count as 0.
+        :math:`\kappa` and :math:`\mu` at the start, at least 0. Values below 0 count as 0.
     num_frames : int
         Most frames for which the first step is safe.
 
     Notes
     -----
-    :math:`\eta` is a constant of the layer. Learned are B, V, :math:`\mu` and one threshold for
-    each atom.
+    :math:`\tau` is a constant of the layer. Learned are :math:`W_e`, V, :math:`\mu` and one
+    threshold for each atom.
     """
 
     def __init__(
@@ -969,7 +971,7 @@ class DUST(UnrolledNetwork):
 
     .. math:: H_0 = 0, \qquad H_l = \mathrm{DUSTLayer}_l(H_{l-1}, y), \qquad \Phi_l = D H_l
 
-    ``eq-descent-dust``. The dictionary D is one for all layers and the readout. Untrained, every
+    :eq:`eq-descent-dust`. The dictionary D is one for all layers and the readout. Untrained, every
     layer lowers the objective of every sequence. :math:`\Phi_0 = 0` whatever the weights.
 
     Parameters
@@ -986,7 +988,7 @@ class DUST(UnrolledNetwork):
     num_frames : int
         Most frames T of a sequence.
     threshold, coupling : float
-        :math:`\theta` and :math:`\mu` at the start, at least 0.
+        :math:`\kappa` and :math:`\mu` at the start, at least 0.
     tied : bool
         One layer L times, or L layers.
     trainable_start : bool
@@ -1093,7 +1095,7 @@ def orthant_energy(states: Tensor, inputs: Tensor, feedforward: Tensor) -> Tenso
        E_2(Y) = \tfrac12 \lVert Y - B \rVert^2 + \tfrac12 \operatorname{tr}(Y W Y^\top)
                 + \iota(Y \ge 0)
 
-    ``eq-descent-orthant``, with :math:`\iota` infinite where an entry is negative.
+    :eq:`eq-descent-orthant`, with :math:`\iota` infinite where an entry is negative.
 
     Parameters
     ----------
@@ -1161,7 +1163,7 @@ class UTLayer(nn.Module):
 
     .. math:: Z = A(Y)\, Y, \qquad Y^+ = \mathrm{ReLU}(B - Z W)
 
-    ``eq-descent-ut-layer``. *Derivation.* The energy is :math:`E = E_V + E_2`, of
+    :eq:`eq-descent-ut-layer`. *Derivation.* The energy is :math:`E = E_V + E_2`, of
     `coupling_energy` and `orthant_energy`.
 
     1. Majorise :math:`E_V` at Y, and minimise over each :math:`y_t` with the other frames held:
@@ -1173,19 +1175,19 @@ class UTLayer(nn.Module):
 
     *When the energy falls.* Step 2 never raises :math:`E_2` if the eigenvalues of W are at most 1.
     Step 1 never raises `kernel_energy`. But 1 may raise :math:`E_2`, 2 may raise :math:`E_V`, and
-    E need not fall. Together they are :math:`Y^+ = \mathrm{ReLU}(Y - G)`, a proximal step on E
-    with a wrong gradient: with M = :math:`V^\top V`,
+    E need not fall. Together they are :math:`Y^+ = \mathrm{ReLU}(Y - \hat\nabla)`, a proximal step
+    on E with a wrong gradient: with M = :math:`V^\top V`, and :math:`\mathcal{G}` of
+    `coupling_gradient`,
 
-    .. math:: e = \nabla - G = (Y - Z)\, W + \bigl[\operatorname{diag}(w) - A - A^\top\bigr] Y M,
-              \qquad w = (A + A^\top) \mathbf 1 .
+    .. math:: e = \nabla - \hat\nabla = (Y - Z)\, W + \mathcal{G}\, Y M .
 
     `descent_margin` shows that E falls where :math:`\lVert e \rVert` is small next to the move:
     far from the fixed point, not at it. The error vanishes, and E never rises, when there is one
-    frame; and when :math:`M = -\frac12 W` and A is symmetric, as it always is for two frames.
-    ``symmetric_attention`` replaces A by what the whole gradient asks for,
-    :math:`Z = Y - \frac12[\operatorname{diag}(w) - A - A^\top]\,Y`. Then :math:`M = -\frac12 W`
-    suffices as long as :math:`\lVert W \rVert\, (\frac12 b_T - 1) \le 1`, with
-    :math:`b_T` the `coupling_bound`: for up to 3 frames at any W with eigenvalues in [-1, 0].
+    frame (and W has eigenvalues of at most 1); and when :math:`M = -\frac12 W` and A is symmetric,
+    as it always is for two frames. ``symmetric_attention`` replaces A by what the whole gradient
+    asks for, :math:`Z = Y - \frac12 \mathcal{G}\,Y`. Then :math:`M = -\frac12 W` suffices as long
+    as :math:`\lVert W \rVert\, (\frac12 b_T - 1) \le 1`, with :math:`b_T` the `coupling_bound`:
+    for up to 3 frames at any W with eigenvalues in [-1, 0].
 
     Parameters
     ----------
@@ -1233,17 +1235,17 @@ def descent_margin(
 
     .. math::
 
-       m = \bigl(1 - \tfrac12 \Lambda\bigr) \lVert Y^+ - Y \rVert - \lVert e \rVert, \qquad
-       \Lambda = \lambda_{\max}(W) + 1
-                 + \lVert V \rVert^2\, \lambda_{\max}(\operatorname{diag}(w) - A - A^\top)
+       m_E = \bigl(1 - \tfrac12 \Lambda\bigr) \lVert Y^+ - Y \rVert - \lVert e \rVert, \qquad
+       \Lambda = 1 + \lambda_{\max}(W) + \lVert V \rVert^2\, \lambda_{\max}(\mathcal{G})
 
-    ``eq-descent-ut-regime``: where :math:`m \ge 0`, :math:`E(Y^+) \le E(Y)`.
+    :eq:`eq-descent-ut-regime`: where :math:`m_E \ge 0`, :math:`E(Y^+) \le E(Y)`.
 
     *Derivation.* The majoriser of E at Y has curvature at most :math:`\Lambda`, so that
-    :math:`E(Y^+) \le E(Y) + \langle \nabla, \Delta \rangle + \frac{\Lambda}{2}\lVert\Delta\rVert^2`
-    with :math:`\Delta = Y^+ - Y`. The ReLU is a projection, hence
-    :math:`\langle G, \Delta \rangle \le -\lVert \Delta \rVert^2`. With :math:`e = \nabla - G`, as
-    in `UTLayer`, the rise is at most :math:`-m \lVert \Delta \rVert`.
+    :math:`E(Y^+) \le E(Y) + \langle \nabla, X \rangle + \frac{\Lambda}{2} \lVert X \rVert^2`
+    with :math:`X = Y^+ - Y`. The ReLU is a projection, hence
+    :math:`\langle \hat\nabla, X \rangle \le -\lVert X \rVert^2`. With
+    :math:`e = \nabla - \hat\nabla`, as in `UTLayer`, the rise is at most
+    :math:`-m_E \lVert X \rVert`.
 
     Parameters
     ----------
@@ -1286,9 +1288,9 @@ class UT(UnrolledNetwork):
     .. math::
 
        B = x W_{\text{in}} + p, \qquad Y_0 = \mathrm{ReLU}(B), \qquad
-       Y_l = \mathrm{UTLayer}_l(Y_{l-1}, B), \qquad \Phi_l = Y_l R
+       Y_l = \mathrm{UTLayer}_l(Y_{l-1}, B), \qquad \Phi_l = Y_l W_{\text{out}}
 
-    ``eq-descent-ut``, with p a vector for each frame. B enters every layer; there is no residual
+    :eq:`eq-descent-ut`, with p a vector for each frame. B enters every layer; there is no residual
     stream and no norm. :math:`\Phi_0 = x`, the noisy frames.
 
     Parameters
@@ -1308,13 +1310,13 @@ class UT(UnrolledNetwork):
     symmetric_attention : bool
         See `UTLayer`.
     initialisation : {"cosine", "random"}
-        "cosine": :math:`W_{\text{in}} = \frac12[E, -E]`, :math:`R = [E, -E]^\top` and
-        :math:`W = -\frac12 I`, with E the (slowest d / 2) waves of `cosine_dictionary`. The two
+        "cosine": :math:`W_{\text{in}} = \frac12[C, -C]`, :math:`W_{\text{out}} = [C, -C]^\top` and
+        :math:`W = -\frac12 I`, with C the (slowest d / 2) waves of `cosine_dictionary`. The two
         halves hold the positive and the negative part of each coefficient, and the network starts
         as a smoother over the graph of attention. "random": normal matrices of variance one over
         their input size, W halved.
     trainable_start : bool
-        Take :math:`\Phi_0 = Y_0 R` instead: only to show what training can do to it.
+        Take :math:`\Phi_0 = Y_0 W_{\text{out}}` instead: only to show what training can do to it.
 
     Raises
     ------
@@ -1401,7 +1403,7 @@ class UT(UnrolledNetwork):
         return layer(states, context, logit_scale)
 
     def readout(self, states: Tensor) -> Tensor:
-        """Return Y R, (B, T, P)."""
+        """Return the readout of each frame, (B, T, P)."""
         return states @ self.output
 
     def energy(
