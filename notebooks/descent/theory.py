@@ -250,7 +250,7 @@ print(f"a share of {safe:.2f} can be kept for ever; f* = {optimum:.3f}, f_0 = 1"
 #
 # The assumptions are three: losses that are not negative, a finite start, and layers that keep the constraint. Nothing is asked of the architecture, of convexity or of smoothness; that is all hidden in the third.
 #
-# :::{prf:theorem} Convergence in depth (our form of Theorem 2)
+# :::{prf:theorem} Convergence in depth, in our form of the paper's Theorem 2
 # :label: thm-descent-convergence
 # **(1) In the mean.** Under {eq}`eq-descent-tolerance`
 #
@@ -600,7 +600,7 @@ plt.show()
 # \lvert \bar f'_l - \bar f_l \rvert \le \xi_l, \qquad l = 0, \dots, L .
 # $$ (eq-descent-shift)
 #
-# :::{prf:theorem} Descent out of distribution (our form of Theorem 4)
+# :::{prf:theorem} Descent out of distribution, in our form of the paper's Theorem 4
 # :label: thm-descent-out-of-distribution
 # Let {eq}`eq-descent-tolerance` and {eq}`eq-descent-shift` hold. Then
 #
