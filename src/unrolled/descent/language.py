@@ -283,7 +283,7 @@ class LowRank(nn.Module):
     .. math:: y = W x + B A x, \qquad A \in \mathbb{R}^{r \times d_{\text{in}}},\;
               B \in \mathbb{R}^{d_{\text{out}} \times r},\; B = 0 \text{ at the start}
 
-    ``eq-descent-adapter``. So the model starts as it was, and only
+    :eq:`eq-descent-adapter`. So the model starts as it was, and only
     :math:`r (d_{\text{in}} + d_{\text{out}})` numbers train.
 
     Parameters
@@ -614,7 +614,7 @@ def win_rate(losses: Sequence[float], reference: Sequence[float]) -> float:
 
     .. math:: \frac1n \sum_i \bigl[\ell_i < \ell'_i\bigr] + \tfrac12 \bigl[\ell_i = \ell'_i\bigr]
 
-    ``eq-descent-win-rate``, with the losses :math:`\ell_i = -\frac1N \ln p(\text{text } i)`.
+    :eq:`eq-descent-win-rate`, with the losses :math:`\ell_i = -\frac1N \ln p(\text{text } i)`.
 
     Parameters
     ----------
