@@ -29,6 +29,7 @@ EXPERIMENTS = {
     "descent.language": "unrolled.descent.language",
     "descent.language_search": "unrolled.descent.language_search",
     "horst.bias": "unrolled.horst.bias",
+    "horst.vision": "unrolled.horst.vision",
 }
 
 #: Module of each part's benchmark; its attribute is ``BENCHMARK``.

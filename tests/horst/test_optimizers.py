@@ -9,6 +9,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from unrolled.horst import Ham, Horst, operators, parameter_groups
+from unrolled.horst.optimizers import Composition
 
 OPTIMIZERS = {
     "adamw": lambda params, lr, **options: torch.optim.AdamW(params, lr, **options),
@@ -400,6 +401,29 @@ def test_unknown_names_are_refused(ours):
         ours([{"params": [nn.Parameter(torch.ones(2))], "gamma": 1.0}])
     with pytest.raises(ValueError, match="complex64"):
         ours([nn.Parameter(torch.ones(2, dtype=torch.complex64))])
+
+
+def test_a_composition_of_operators_is_horst():
+    (expected,), (found,), (rest,) = matrices((4, 4)), matrices((4, 4)), matrices((2,))
+
+    def horst(lr):
+        step = operators.compose(operators.scale(lr), operators.adam())
+        return operators.compose(operators.exponential(6.0, 0.5 * lr), step)
+
+    groups = [{"params": [found]}, {"params": [rest], "operator": operators.scale, "lr": 0.5}]
+    optimizer = Composition(groups, 0.02, horst, weight_decay=0.1)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, total_iters=5)
+    reference = Horst([expected], 0.02, alpha=6.0, beta=0.5, weight_decay=0.1)
+    follow = torch.optim.lr_scheduler.LinearLR(reference, 1.0, 0.1, total_iters=5)
+    start = rest.detach().clone()
+    for step in range(5):
+        walk([expected], reference, 1, first=step)
+        walk([found, rest], optimizer, 1, first=step)
+        if step == 0:  # its own operator and rate
+            torch.testing.assert_close(rest.data, start * (1 - 0.5 * 0.1) - 0.5 * rest.grad)
+        schedule.step()
+        follow.step()
+    torch.testing.assert_close(found, expected)
 
 
 # --- which parameters -----------------------------------------------------------------------------

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from unrolled.horst.operators import CLAMP
+from unrolled.horst.operators import CLAMP, Operator, descend
 from unrolled.optimization import require
 
-__all__ = ["Ham", "Horst", "parameter_groups"]
+__all__ = ["Composition", "Ham", "Horst", "MirroredAdamW", "parameter_groups"]
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 HALF = (torch.float16, torch.bfloat16)
@@ -48,8 +48,11 @@ class _Work(NamedTuple):
     step: int
 
 
-class _Composed(Optimizer):
-    """AdamW, and a multiplication that a subclass drives."""
+class MirroredAdamW(Optimizer):
+    """AdamW and a multiplication behind it: what `Horst` and `Ham` have in common.
+
+    Subclasses say what drives the multiplication: ``driver`` is "update" or "gradient".
+    """
 
     driver: str
 
@@ -151,7 +154,7 @@ class _Composed(Optimizer):
                 self.state[param]["step"] = torch.as_tensor(saved["step"]).clone()
 
 
-class Horst(_Composed):
+class Horst(MirroredAdamW):
     r"""HORST: the hyperbolic mirror on top of Adam's bounded step.
 
     .. math:: \theta_{1/2} = \theta - \eta A - \eta \lambda \theta, \qquad
@@ -228,7 +231,7 @@ class Horst(_Composed):
         super().__init__(params, lr, betas, eps, weight_decay, alpha, beta, **flags)
 
 
-class Ham(_Composed):
+class Ham(MirroredAdamW):
     r"""HAM: a hyperbolic mirror step with the raw gradient, behind a step of AdamW.
 
     .. math:: \theta' = \theta_{1/2} \exp\bigl(-\eta (\alpha\, \mathrm{sign}(\theta_{1/2})\, g
@@ -282,6 +285,71 @@ class Ham(_Composed):
     ) -> None:
         flags = {"clamp": clamp, "maximize": maximize, "foreach": foreach}
         super().__init__(params, lr, betas, eps, weight_decay, alpha, beta, **flags)
+
+
+class Composition(Optimizer):
+    r"""Any composition of operators as an optimizer: plain, slow, and made for comparisons.
+
+    .. math:: \theta \leftarrow \theta - \eta \lambda \theta, \qquad
+              \theta \leftarrow \theta - O_{\eta,\theta}(g)
+
+    ``eq-horst-composition``.
+
+    Parameters
+    ----------
+    params
+        Parameters or groups; each group may have an operator of its own.
+    lr : float
+        :math:`\eta`.
+    operator : callable
+        Maps a learning rate to an operator of `unrolled.horst.operators`. It is asked at every
+        step, so that a schedule may change the rate.
+    weight_decay : float
+        :math:`\lambda`.
+
+    Raises
+    ------
+    ValueError
+        If a value is outside its range.
+
+    Examples
+    --------
+    >>> from unrolled.horst.operators import compose, metric, scale, sign
+    >>> weight = torch.nn.Parameter(torch.tensor([3.0, -1.0]))
+    >>> optimizer = Composition([weight], 0.1, lambda lr: compose(metric(1.0), scale(lr)))
+    >>> weight.sum().backward()
+    >>> optimizer.step()
+    >>> weight.data    # 3 - .1 (1 + 3), and -1 - .1 (1 + 1)
+    tensor([ 2.60, -1.20])
+    """
+
+    def __init__(
+        self,
+        params: Iterable,
+        lr: float,
+        operator: Callable[[float], Operator],
+        weight_decay: float = 0.0,
+    ) -> None:
+        for name, value in (("lr", lr), ("weight_decay", weight_decay)):
+            require(0 <= value < math.inf, name, value, "a finite number >= 0")
+        defaults = {"lr": lr, "operator": operator, "weight_decay": weight_decay}
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """Take one step; parameters without a gradient stay as they are."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            operator = group["operator"](group["lr"])
+            for param in (param for param in group["params"] if param.grad is not None):
+                theta = param * (1 - group["lr"] * group["weight_decay"])
+                memory = self.state[param].get("operator")
+                theta, self.state[param]["operator"] = descend(operator, theta, param.grad, memory)
+                param.copy_(theta)
+        return loss
 
 
 def parameter_groups(model: nn.Module, exclude: Iterable[str] = ()) -> list[dict[str, Any]]:
