@@ -200,7 +200,7 @@ learned += [judged(f"LISTA, {n}", lista(steps, n == "tied")) for n in ("tied", "
 panels(learned, "network", {"error": "squared error of the codes", "energy": "objective"})
 plt.show()
 for row in learned:
-    print(f"{row['network']}: the last layer raises the objective of {row['rises'][-1]:.2f}")
+    print(f"{row['network']}: the last layer raises {row['rises'][-1]:.0%} of the objectives")
 
 # %% [markdown]
 # In our run the error falls at every layer, although only the last is asked. LISTA ends far below ISTA, and it does not get there by lowering the objective faster:
@@ -341,7 +341,7 @@ assert (F[:, 1] <= F[:, 0] * (1 + 1e-5)).all()
 # E_2(Y) = \tfrac12 \lVert Y - B \rVert^2 + \tfrac12 \operatorname{tr}(Y W Y^\top) + \iota(Y \ge 0) .
 # $$ (eq-descent-orthant)
 #
-# Majorise $E_V$ and minimise over each $y_t$, the others held: $z_t = \sum_s a_{ts} y_s$. Then a proximal-gradient step of size 1 on $E_2$: the gradient is $Z - B + ZW$,
+# Majorise $E_V$, and let each $y_t$ minimise its own row of the sum, the others held: $z_t = \sum_s a_{ts} y_s$. (The columns, $A^\top$, are dropped. That is the price of common attention.) Then a proximal-gradient step of size 1 on $E_2$: the gradient is $Z - B + ZW$,
 # and the projection on the orthant is the ReLU.
 #
 # $$
@@ -422,7 +422,7 @@ with torch.no_grad():
     shares = [regime(scale) for scale in (1, 3, 6)]
 assert shares[0]["in the regime"] == 1
 assert shares[0]["rise"] == 0
-pd.DataFrame(shares).astype(float).round(3).set_index("V times")
+pd.DataFrame(shares).set_index("V times").astype(float).round(3)
 
 # %% [markdown]
 # At 1 all are inside and none rises, as proved. With the larger $V$ some leave the regime, and of these some rise, and others fall: outside, nothing is promised.
@@ -443,7 +443,7 @@ with torch.no_grad():
 print(f"layer 1: in the regime {inside.float().mean():.2f}, rise {rise.float().mean():.2f}")
 
 # %% [markdown]
-# No sequence is inside, and yet none rises: the condition is sufficient and not necessary. For this network the proposition explains nothing.
+# In our run no sequence is inside, and yet none rises: the condition is sufficient and not necessary. For this network the proposition explains nothing.
 #
 # Code: {py:class}`unrolled.descent.networks.UT`, {py:class}`unrolled.descent.networks.UTLayer`,
 # {py:func}`unrolled.descent.networks.orthant_energy`, {py:func}`unrolled.descent.networks.descent_margin`.
@@ -544,6 +544,7 @@ plt.show()
 # | what | paper | here | why |
 # |---|---|---|---|
 # | energy of UT's attention | {eq}`eq-descent-kernel` | the logarithmic {eq}`eq-descent-coupling`, as in DUST | one energy for both networks, with a majoriser whose weights sum to 1 |
+# | what LISTA is trained to give | minimisers of {eq}`eq-descent-lasso` | the codes that made the data | they are known here |
 # | DUST | with a sensing matrix | without | denoising has none |
 # | $\Phi_0$ | not known to us | fixed: $0$ in DUST, the noisy frames in UT | no training can raise $f_0$ |
 # | sizes and starting values | not known to us for video | cosine waves | our choice |
