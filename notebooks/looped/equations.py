@@ -667,7 +667,7 @@ show(rows, ("between", "cosine between tokens"), ("own", "cosine with the embedd
 # $$ (eq-looped-bptt)
 #
 # This is backpropagation through time. Loop $k$ contributes a term that has travelled through
-# $K - k$ Jacobians. If their norms stay below some $\gamma < 1$ the early terms vanish, if the
+# $K - k$ Jacobians. If their norms stay below a bound less than 1 the early terms vanish, if the
 # product grows they explode: the old dilemma of recurrent networks
 # ({cite:t}`bengio1994difficult`, {cite:t}`pascanu2013difficulty`).
 #
@@ -956,10 +956,10 @@ pd.DataFrame(table, index=["MB, whole graph", "MB, checkpointed"]).round(2)
 # $$
 # \bar{\mathcal{L}} > (1 - \mu)\, \mathcal{L}_1
 # \qquad \text{and} \qquad
-# e^{s T / 2} - 1 > \gamma,
+# e^{s T / 2} - 1 > \mu_r,
 # $$ (eq-looped-collapse)
 #
-# with a margin $\mu$ and a growth $\gamma$ of 5 % each by default, or if a loss or a norm is not
+# with margins $\mu$ (loss) and $\mu_r$ (growth of the norm) of 5 % each by default, or if one is not
 # finite. (The slope is a median of slopes, which spikes do not move.)
 #
 # **Predict before you run:** for the three scalar loops of {numref}`fig-looped-sharpness`, which has
