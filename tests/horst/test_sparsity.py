@@ -308,3 +308,27 @@ def test_the_report_counts_zeros():
     assert report["0.weight"].zeros == 24
     assert report["0.weight"].shape == (12, 8)
     assert report["total"].sparsity == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("weight", "expected"),
+    [
+        (torch.ones(5, 5), 1.0),
+        (torch.eye(4), 0.5),
+        (1e-30 * torch.eye(4), 0.5),
+        (torch.zeros(3), 1.0),
+        (torch.randn(100_000, generator=torch.Generator().manual_seed(0)), math.sqrt(2 / math.pi)),
+    ],
+    ids=["flat", "eye", "tiny", "zero", "gaussian"],
+)
+def test_norm_ratio(weight, expected):
+    assert sp.norm_ratio(weight) == pytest.approx(expected, rel=1e-2)
+    assert sp.norm_ratio(-7 * weight) == pytest.approx(sp.norm_ratio(weight))
+
+
+def test_histogram_counts_in_deviations_of_each_layer():
+    generator = torch.Generator().manual_seed(0)
+    layers = [scale * torch.randn(50_000, generator=generator) for scale in (1.0, 100.0)]
+    found = sp.histogram(dict(zip("ab", layers, strict=True)))
+    assert sum(found) == pytest.approx(math.erf(3 / math.sqrt(2)), abs=1e-3)
+    assert found[30] == pytest.approx(0.1 / math.sqrt(2 * math.pi), rel=0.1)

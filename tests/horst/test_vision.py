@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from unrolled.experiment import no_report
-from unrolled.horst import Ham, Horst, vision
-from unrolled.horst.optimizers import Composition
+from unrolled.horst import vision
+from unrolled.horst.compositions import COMPOSITIONS, OPTIMIZERS, Tuned
 from unrolled.horst.sparsity import AcdcSchedule, prunable_weights, sparsity_report
-from unrolled.horst.vision import EXPERIMENT, Tuned, VisionSettings, norm_ratio
+from unrolled.horst.vision import EXPERIMENT, VisionSettings
 from unrolled.results import comparison_table
 
 pytest.importorskip("torchvision")
@@ -38,7 +38,7 @@ def test_all_have_the_same_budget_and_end_as_sparse_as_asked(rows):
 
 def test_all_start_from_the_same_weights_and_see_the_same_images():
     firsts = []
-    for name in (*vision.OPTIMIZERS, *vision.COMPOSITIONS):
+    for name in (*OPTIMIZERS, *COMPOSITIONS):
         case = {**CASE, "optimizer": name}
         _, run, _ = vision.trained(replace(SMOKE, steps=20), case, seed=3)
         firsts.append(run.losses[0])
@@ -51,7 +51,7 @@ def test_all_start_from_the_same_weights_and_see_the_same_images():
 def test_without_mirror_the_optimizers_are_one():
     settings = replace(SMOKE, adamw=Tuned(rate=1e-2), horst=Tuned(rate=1e-2), ham=Tuned(rate=1e-2))
     losses = []
-    for name in vision.OPTIMIZERS:
+    for name in OPTIMIZERS:
         _, run, _ = vision.trained(settings, {**CASE, "optimizer": name}, seed=0)
         losses.append(run.losses)
     assert losses[0] == losses[1] == losses[2]
@@ -65,21 +65,6 @@ def test_a_composition_with_adam_inside_is_horst():
         for name in ("adamw", "mirror_first")
     ]
     np.testing.assert_allclose(*found, rtol=1e-4)
-
-
-@pytest.mark.parametrize("name", [*vision.OPTIMIZERS, *vision.COMPOSITIONS])
-def test_only_matrices_are_mirrored_and_decayed(name):
-    model = vision.build_model(SMOKE, "vit")
-    settings = replace(SMOKE, **{name: Tuned(0.3, 0.2, 7.0, 0.5)}, rest_rate=0.004)
-    optimizer = vision.build_optimizer(settings, name, model)
-    kind = {"adamw": torch.optim.AdamW, "ham": Ham, "horst": Horst}.get(name, Composition)
-    assert type(optimizer) is kind
-    matrices, rest = optimizer.param_groups
-    assert {id(p) for p in matrices["params"]} == {id(w) for w in prunable_weights(model).values()}
-    assert (matrices["lr"], matrices["weight_decay"]) == (0.3, 0.2)
-    assert (rest["lr"], rest["weight_decay"]) == (0.004, 0.0)
-    if name in ("ham", "horst"):
-        assert (matrices["alpha"], matrices["beta"], rest["alpha"], rest["beta"]) == (7, 0.5, 0, 0)
 
 
 def test_masks_follow_the_schedule():
@@ -111,30 +96,6 @@ def test_the_dense_network_is_looked_at_before_the_last_sparse_phase(monkeypatch
     monkeypatch.setattr(vision, "dense_columns", spy)
     vision.trained(replace(SMOKE, steps=40), CASE, seed=0)
     assert shares == [0.0]
-
-
-@pytest.mark.parametrize(
-    ("weight", "expected"),
-    [
-        (torch.ones(5, 5), 1.0),
-        (torch.eye(4), 0.5),
-        (1e-30 * torch.eye(4), 0.5),
-        (torch.zeros(3), 1.0),
-        (torch.randn(100_000, generator=torch.Generator().manual_seed(0)), math.sqrt(2 / math.pi)),
-    ],
-    ids=["flat", "eye", "tiny", "zero", "gaussian"],
-)
-def test_norm_ratio(weight, expected):
-    assert norm_ratio(weight) == pytest.approx(expected, rel=1e-2)
-    assert norm_ratio(-7 * weight) == pytest.approx(norm_ratio(weight))
-
-
-def test_histogram_counts_in_deviations_of_each_layer():
-    generator = torch.Generator().manual_seed(0)
-    layers = [scale * torch.randn(50_000, generator=generator) for scale in (1.0, 100.0)]
-    found = vision.histogram(iter(layers))
-    assert sum(found) == pytest.approx(math.erf(3 / math.sqrt(2)), abs=1e-3)
-    assert found[30] == pytest.approx(0.1 / math.sqrt(2 * math.pi), rel=0.1)
 
 
 def test_accuracy_leaves_the_mode_of_the_network():

@@ -14,10 +14,12 @@ phases with and without them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize, prune
@@ -28,6 +30,7 @@ from unrolled.optimization import require
 from unrolled.transformer import require_choice, require_count
 
 __all__ = [
+    "HISTOGRAM",
     "MOMENT_RULES",
     "PRUNABLE",
     "SCOPES",
@@ -36,8 +39,10 @@ __all__ = [
     "LayerSparsity",
     "Masks",
     "group_masks",
+    "histogram",
     "magnitude_masks",
     "mask_of",
+    "norm_ratio",
     "parametrize_masks",
     "prunable_weights",
     "prune_model",
@@ -52,6 +57,10 @@ SCOPES = ("global", "layerwise", "uniform")
 
 MOMENT_RULES = ("keep", "reset_masked", "reset_all")
 """What happens to the moments of the optimizer when the masks go; see `Acdc`."""
+
+
+HISTOGRAM = np.linspace(-3, 3, 61)
+"""Edges of the bins of `histogram`, in standard deviations of a layer's weights."""
 
 
 def prunable_weights(model: nn.Module, exclude: Iterable[str] = ()) -> dict[str, Tensor]:
@@ -599,3 +608,36 @@ def sparsity_report(weights: Mapping[str, Tensor]) -> list[LayerSparsity]:
     size = sum(weight.numel() for weight in weights.values())
     zeros = sum(layer.zeros for layer in report)
     return [*report, LayerSparsity("total", (size,), zeros, zeros / size if size else 0.0)]
+
+
+def norm_ratio(weight: Tensor) -> float:
+    r"""Return how evenly a tensor's weights are spread: 1 if all have one size, small if few count.
+
+    .. math:: r(\theta) = \frac{\lVert \theta \rVert_1}{\sqrt{n}\, \lVert \theta \rVert_2}
+
+    ``eq-horst-norm-ratio``. Gaussian weights have :math:`\sqrt{2/\pi} = 0.80`.
+
+    Examples
+    --------
+    >>> norm_ratio(torch.tensor([3.0, -3.0, 3.0, 3.0])), norm_ratio(torch.tensor([0.0, 2, 0, 0]))
+    (1.0, 0.5)
+    """
+    largest = weight.abs().max()
+    if largest == 0:
+        return 1.0
+    size = weight.detach().double() / largest
+    return (size.abs().sum() / (math.sqrt(weight.numel()) * size.norm())).item()
+
+
+def histogram(weights: Mapping[str, Tensor]) -> list[float]:
+    """Return the share of all weights by bin of `HISTOGRAM`, each layer in its own deviations.
+
+    Examples
+    --------
+    >>> sum(histogram({"a": torch.linspace(-1, 1, 1_000)}))
+    1.0
+    """
+    scaled = [w.detach().flatten() / w.detach().std() for w in weights.values()]
+    counts, _ = np.histogram(torch.cat(scaled).cpu().numpy(), HISTOGRAM)
+    total = sum(len(part) for part in scaled)
+    return [round(count / total, 6) for count in counts.tolist()]

@@ -2,26 +2,15 @@ r"""Vision: which optimizer leaves a network that can be sparse, under alternati
 
 Each unit trains one network on Fashion-MNIST with one optimizer and AC/DC (`AcdcSchedule`) at one
 sparsity; sparsity 0 is dense training. A row has the accuracy of the sparse network at the end and
-of the dense network just before it was made sparse for good, the ratio
-
-.. math:: r(\theta) = \frac{\lVert \theta \rVert_1}{\sqrt{n}\, \lVert \theta \rVert_2} \in (0, 1]
-
-(``eq-horst-norm-ratio``; small if few weights are large) through training, a histogram of the dense
-weights, and how much each layer keeps.
-
-- "adamw", "ham", "horst": the optimizers, each with the values that `horst.search` chose for it;
-- "mirror": mirror descent alone, with the hyperbolic entropy;
-- "sgd", "sign": the mirror on top of the gradient, and of its sign, in place of Adam;
-- "mirror_first": Adam on top of the mirror, the other order.
-
-All see the same images, augmented alike. Only matrices are mirrored, decayed and pruned; norms,
-biases, class token and positions follow Adam at the rate of AdamW in all runs.
+of the dense network just before it was made sparse for good, the ratio of norms
+(``eq-horst-norm-ratio``) through training, a histogram of the dense weights, and how much each
+layer keeps. The optimizers and the other compositions are those of `unrolled.horst.compositions`,
+each with values of its own. All see the same images, augmented alike.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -30,71 +19,34 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from unrolled.data.images import ImageBatches, crop_and_flip, fashion_mnist
 from unrolled.experiment import Case, Experiment, Report, no_report
-from unrolled.horst.operators import (
-    CLAMP,
-    Operator,
-    adam,
-    compose,
-    exponential,
-    gradient,
-    hyperbolic,
-    metric,
-    scale,
-    sign,
+from unrolled.horst.compositions import COMPOSITIONS, OPTIMIZERS, Tuned, build_optimizer
+from unrolled.horst.sparsity import (
+    Acdc,
+    AcdcSchedule,
+    histogram,
+    norm_ratio,
+    prunable_weights,
+    sparsity_report,
 )
-from unrolled.horst.optimizers import Composition, Ham, Horst, parameter_groups
-from unrolled.horst.sparsity import Acdc, AcdcSchedule, prunable_weights, sparsity_report
 from unrolled.horst.vit import SmallCNN, ViT, ViTConfig
 from unrolled.results import Claim, judge_difference, thin
 from unrolled.training import FitResult, NonFiniteError, StepReport, TrainingConfig, fit
 from unrolled.transformer import count_parameters
 
 __all__ = [
-    "COMPOSITIONS",
     "EXPERIMENT",
-    "OPTIMIZERS",
-    "Tuned",
     "VisionSettings",
     "accuracy",
     "build_model",
-    "build_optimizer",
-    "norm_ratio",
     "trained",
 ]
 
-OPTIMIZERS = ("adamw", "ham", "horst")
-"""The optimizers that are compared at every sparsity."""
-
-COMPOSITIONS = ("mirror", "sgd", "sign", "mirror_first")
-"""Other compositions, compared at one sparsity."""
-
-BETAS = (0.9, 0.999)
-HISTOGRAM = np.linspace(-3, 3, 61)  # edges, in standard deviations of a layer's weights
 NEAR_ZERO = 0.01  # of the largest weight of a layer
 
 Images = dict[str, tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class Tuned:
-    r"""What a search chooses for one optimizer.
-
-    Parameters
-    ----------
-    rate, weight_decay
-        :math:`\eta` and :math:`\lambda` of the matrices.
-    alpha, beta
-        Of the mirror. "mirror" has the width b of its entropy in place of alpha.
-    """
-
-    rate: float = 1e-3
-    weight_decay: float = 0.05
-    alpha: float = 0.0
-    beta: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -247,51 +199,6 @@ def build_model(settings: VisionSettings, name: str) -> nn.Module:
     return ViT(config)
 
 
-def build_optimizer(settings: VisionSettings, name: str, model: nn.Module) -> Optimizer:
-    """Return an optimizer of `OPTIMIZERS` or `COMPOSITIONS` with its tuned values."""
-    tuned: Tuned = getattr(settings, name)
-    matrices, *rest = parameter_groups(model)
-    values = {"lr": tuned.rate, "weight_decay": tuned.weight_decay}
-    groups = [matrices, *({**group, "lr": settings.rest_rate} for group in rest)]
-    if name == "adamw":
-        plain = [{k: v for k, v in group.items() if k not in MIRROR_KEYS} for group in groups]
-        return torch.optim.AdamW(plain, betas=BETAS, **values)
-    if name in ("ham", "horst"):
-        build = Ham if name == "ham" else Horst
-        return build(groups, betas=BETAS, alpha=tuned.alpha, beta=tuned.beta, **values)
-    plain = [{k: v for k, v in group.items() if k not in MIRROR_KEYS} for group in groups]
-    for group in plain[1:]:
-        group["operator"] = _adam_step
-    return Composition(plain, operator=composition(name, tuned), **values)
-
-
-MIRROR_KEYS = ("alpha", "beta")
-
-
-def composition(name: str, tuned: Tuned) -> Callable[[float], Operator]:
-    """Return what maps a learning rate to the operator of a name of `COMPOSITIONS`.
-
-    Examples
-    --------
-    >>> theta, u = torch.tensor([2.0]), torch.tensor([-0.5])
-    >>> operator = composition("sign", Tuned(alpha=1.0))
-    >>> operator(0.001)(theta, u, None)[0] / 0.001    # about -(1 + 2)
-    tensor([-3.00])
-    """
-    if name == "mirror":
-        return lambda lr: compose(hyperbolic(tuned.alpha), scale(lr))
-    if name == "mirror_first":
-        return lambda lr: compose(scale(lr), compose(adam(BETAS), metric(tuned.alpha)))
-    inner = sign() if name == "sign" else gradient()
-    return lambda lr: compose(
-        exponential(tuned.alpha, lr * tuned.beta, CLAMP), compose(scale(lr), inner)
-    )
-
-
-def _adam_step(lr: float) -> Operator:
-    return compose(scale(lr), adam(BETAS))
-
-
 # --- training -------------------------------------------------------------------------------------
 
 
@@ -310,7 +217,8 @@ def trained(
     """
     torch.manual_seed(seed)
     model = build_model(settings, case["model"])
-    optimizer = build_optimizer(settings, case["optimizer"], model)
+    tuned = getattr(settings, case["optimizer"])
+    optimizer = build_optimizer(case["optimizer"], tuned, model, settings.rest_rate)
     schedule = AcdcSchedule(settings.steps)
     acdc = Acdc(
         model,
@@ -386,25 +294,6 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
     return right / len(labels)
 
 
-def norm_ratio(weight: Tensor) -> float:
-    r"""Return how evenly a tensor's weights are spread: 1 if all have one size, small if few count.
-
-    .. math:: r(\theta) = \frac{\lVert \theta \rVert_1}{\sqrt{n}\, \lVert \theta \rVert_2}
-
-    ``eq-horst-norm-ratio``. Gaussian weights have :math:`\sqrt{2/\pi} = 0.80`.
-
-    Examples
-    --------
-    >>> norm_ratio(torch.tensor([3.0, -3.0, 3.0, 3.0])), norm_ratio(torch.tensor([0.0, 2, 0, 0]))
-    (1.0, 0.5)
-    """
-    largest = weight.abs().max()
-    if largest == 0:
-        return 1.0
-    size = weight.detach().double() / largest
-    return (size.abs().sum() / (math.sqrt(weight.numel()) * size.norm())).item()
-
-
 def looked_at(model: nn.Module, done: int, steps: int) -> dict[str, Any]:
     """Return the mean ratio of norms of the matrices, at every fortieth of a run."""
     if done % max(1, steps // 40):
@@ -423,16 +312,8 @@ def dense_columns(model: nn.Module, images: Images) -> dict[str, Any]:
         "dense_norm_ratio": float(np.mean([norm_ratio(weight) for weight in weights.values()])),
         "dense_near_zero": float(np.mean(few)),
         "dense_largest": max(size.max().item() for size in sizes),
-        "histogram_by_bin": histogram(weights.values()),
+        "histogram_by_bin": histogram(weights),
     }
-
-
-def histogram(weights: Iterator[Tensor]) -> list[float]:
-    """Return the share of all weights by bin of `HISTOGRAM`, each layer in its own deviations."""
-    scaled = [w.detach().flatten() / w.detach().std() for w in weights]
-    counts, _ = np.histogram(torch.cat(scaled).cpu().numpy(), HISTOGRAM)
-    total = sum(len(part) for part in scaled)
-    return [round(count / total, 6) for count in counts.tolist()]
 
 
 def layer_columns(model: nn.Module) -> dict[str, Any]:
