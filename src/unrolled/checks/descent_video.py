@@ -47,7 +47,7 @@ def descent_collapse_level(answer: float) -> str:
     Parameters
     ----------
     answer : float
-        The level, to 1 %, by ``eq-descent-self-weight``: 8 frames, a self-weight of .2 at the
+        The level, to 1 %, by :eq:`eq-descent-self-weight`: 8 frames, a self-weight of .2 at the
         level .5.
 
     Examples
@@ -110,7 +110,7 @@ def descent_self_weight(answer: SelfWeight) -> str:
     answer : callable
         ``answer(trained, gamma_train, gamma, num_frames, logit_scale)`` takes a tensor of
         self-weights at ``gamma_train`` and returns those at ``gamma``, of the same shape, by
-        ``eq-descent-self-weight``.
+        :eq:`eq-descent-self-weight`.
 
     Examples
     --------
@@ -174,7 +174,7 @@ def _bias_below(share: float) -> float:
 
 @checker
 def descent_estimate_bias(answer: Callable[[float], float]) -> str:
-    r"""Check by which factor the estimate ``eq-descent-noise-estimate`` is too large.
+    r"""Check by which factor the estimate :eq:`eq-descent-noise-estimate` is too large.
 
     Parameters
     ----------
@@ -255,12 +255,12 @@ def descent_wiener_error(answer: Callable[[Tensor, float, float], Tensor]) -> st
     ----------
     answer : callable
         ``answer(values, gamma_fit, gamma)`` takes the eigenvalues of :math:`\Sigma`, the level of
-        the filter and that of the noise, and returns the root of ``eq-descent-wiener-error``.
+        the filter and that of the noise, and returns the root of :eq:`eq-descent-wiener-error`.
 
     Examples
     --------
     >>> descent_wiener_error(lambda values, gamma_fit, gamma: gamma)
-    Not yet: is that the noise itself? A filter keeps the share g of each component.
+    Not yet: is that the noise itself? A filter keeps a share of each component.
     """
     generator = torch.Generator().manual_seed(83)
     cases = []
@@ -270,7 +270,7 @@ def descent_wiener_error(answer: Callable[[Tensor, float, float], Tensor]) -> st
     mistakes = [
         Mistake(
             lambda values, fit, gamma: gamma,
-            "is that the noise itself? A filter keeps the share g of each component.",
+            "is that the noise itself? A filter keeps a share of each component.",
         ),
         Mistake(_told, "was the filter told? Its gains belong to the level it was made for."),
         Mistake(
@@ -281,8 +281,8 @@ def descent_wiener_error(answer: Callable[[Tensor, float, float], Tensor]) -> st
             lambda values, *levels: _wiener_error(values, *levels) * len(values) ** 0.5,
             "did you take the sum? The error is a mean over the components.",
         ),
-        Mistake(_noise_left, "did you forget the signal that is lost, (1 - g)² of it?"),
-        Mistake(_signal_lost, "did you forget the noise that is left, g² of it?"),
+        Mistake(_noise_left, "did you forget the signal that is lost, (1 - gain)² of it?"),
+        Mistake(_signal_lost, "did you forget the noise that is left, gain² of it?"),
         Mistake(_gain_once, "did you forget to square the gains? Errors are squared."),
     ]
     compare(answer, cases, _wiener_error, mistakes)
@@ -400,7 +400,7 @@ def descent_rescaling(answer: Denoiser) -> str:
     ----------
     answer : callable
         ``answer(model, frames, gamma_train, gamma)`` returns the left side of
-        ``eq-descent-rescaled`` for the last layer, (B, T, P). The network is not changed.
+        :eq:`eq-descent-rescaled` for the last layer, (B, T, P). The network is not changed.
 
     Examples
     --------

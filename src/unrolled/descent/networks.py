@@ -458,7 +458,7 @@ def cooling(gamma_train: float, gamma: Tensor | float) -> Tensor | float:
 
     .. math:: \beta = (\gamma_{\text{train}} / \gamma)^2
 
-    ``eq-descent-cooling``. White noise of level :math:`\gamma` adds
+    :eq:`eq-descent-cooling`. White noise of level :math:`\gamma` adds
     :math:`2\gamma^2 \lVert V \rVert_F^2` to the expected squared distance of two different frames
     and nothing to that of a frame to itself. At a higher level every frame therefore attends to
     itself alone. Scaled by :math:`\beta`, the noise's part of the logits is that of training.

@@ -257,10 +257,10 @@ def noisy_patches(settings: VideoSettings, split: str, gamma: float) -> tuple[Te
 def estimate_noise(frames: Tensor) -> Tensor:
     r"""Estimate the noise level of each sequence from what changes from frame to frame.
 
-    .. math:: \hat\gamma = \frac{\mathrm{median}_{t, p}\, \lvert y_{t+1,p} - y_{t,p} \rvert}
+    .. math:: \hat\gamma = \frac{\mathrm{median}_{t, j}\, \lvert y_{t+1,j} - y_{t,j} \rvert}
               {\sqrt 2\; \Phi^{-1}(3/4)}
 
-    ``eq-descent-noise-estimate``. The difference of two frames of a fixed camera is noise of
+    :eq:`eq-descent-noise-estimate`. The difference of two frames of a fixed camera is noise of
     :math:`\sqrt 2` times the level wherever nothing moves, and the median does not see the few
     pixels where something does.
 
@@ -542,14 +542,15 @@ def layer_columns(model: nn.Module, settings: VideoSettings) -> dict[str, Any]:
 class WienerFilter:
     r"""The best linear estimate of a sequence at one noise level.
 
-    .. math:: \hat x = m + C (C + \gamma^2 I)^{-1} (y - m)
+    .. math:: \hat x = \bar x + \Sigma (\Sigma + \gamma^2 I)^{-1} (y - \bar x)
 
-    ``eq-descent-wiener``, with the mean m and the covariance C of clean sequences.
+    :eq:`eq-descent-wiener`, with the mean :math:`\bar x` and the covariance :math:`\Sigma` of clean
+    sequences.
 
     Parameters
     ----------
     clean : Tensor
-        (n, T, P), from which m and C are taken.
+        (n, T, P), from which mean and covariance are taken.
 
     Examples
     --------
@@ -562,7 +563,7 @@ class WienerFilter:
         x = clean.flatten(1).double()
         self.mean = x.mean(dim=0)
         x = x - self.mean
-        # C = V diag(values) V'
+        # the covariance is V diag(values) V'
         self.values, self.vectors = torch.linalg.eigh(x.T @ x / len(x))
 
     def __call__(self, noisy: Tensor, gamma: float) -> Tensor:
