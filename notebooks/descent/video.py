@@ -113,7 +113,7 @@ for ax, network in panels():
 
 # %% [markdown]
 # At the level of the training all curves lie close together: claim 2. Beyond it UT is better with constraints than by ERM, a little by the proxy form in all seeds, more by the exact form in some: claim 3. But deep
-# supervision, which has no multipliers, is as good or better. In DUST the constrained curves cover that of ERM. And far out *every* method that was trained at one level lies above the grey lines: at $\gamma = 2$ UT by ERM has the RMSE
+# supervision, which has no multipliers, does as well over these levels. In DUST the constrained curves cover that of ERM. And far out *every* method that was trained at one level lies above the grey lines: at $\gamma = 2$ UT by ERM has the RMSE
 # {result}`descent_video | mean rmse_by_gamma[4] | preset=laptop network=ut_untied method=erm | .3f`, by the exact constraint {result}`descent_video | mean rmse_by_gamma[4] | preset=laptop network=ut_untied method=exact | .3f`, and a linear filter that was made for the same level has
 # {result}`descent_video | mean rmse_by_gamma[4] | preset=laptop network=none method=wiener | .3f`. What the constraints win is small beside what is lost. The two repairs win most of it back: with cooled attention the network of ERM comes to
 # {result}`descent_video | mean rmse_cooled_estimated_by_gamma[4] | preset=laptop network=ut_untied method=erm | .3f`, on scaled frames to {result}`descent_video | mean rmse_scaled_estimated_by_gamma[4] | preset=laptop network=ut_untied method=erm | .3f`. In the rest of the chapter you find out why.
@@ -357,7 +357,7 @@ by_method(rises, three).fillna("")
 # %% [markdown]
 # - **The constraint does what it says, on scenes that it has not seen.** By ERM UT rises after {result}`descent_video | mean ascents | preset=laptop network=ut_untied method=erm | .1f` layers, and the last layer repairs at one stroke what the others left.
 #   By the proxy form it falls after every layer in {result}`descent_video | sum monotone | preset=laptop network=ut_untied method=proxy | d` of {result}`descent_video | count ascents | preset=laptop network=ut_untied method=proxy | d` seeds, by the exact form in {result}`descent_video | sum monotone | preset=laptop network=ut_untied method=exact | d`. In the last one the prices ran away, the first of them up to
-#   {result}`descent_video | max largest_multiplier_by_layer[0] | preset=laptop network=ut_untied method=exact | .1f`: the dual step that one seed of the search had chosen was too large for it ({eq}`eq-descent-oscillation`).
+#   {result}`descent_video | max largest_multiplier_by_layer[0] | preset=laptop network=ut_untied method=exact | .1f`: a sign that the dual step, which one seed of the search had chosen, is a large one ({eq}`eq-descent-oscillation`).
 # - **The two forms get there by different ways.** After layer 3 ERM has the RMSE {result}`descent_video | mean rmse_train_by_layer[3] | preset=laptop network=ut_untied method=erm | .3f`, the proxy form {result}`descent_video | mean rmse_train_by_layer[3] | preset=laptop network=ut_untied method=proxy | .3f`, and the exact form
 #   {result}`descent_video | mean rmse_train_by_layer[3] | preset=laptop network=ut_untied method=exact | .3f`. The exact Lagrangian also rewards a layer for being bad, as the next can then descend from it: the negative weights of {eq}`eq-descent-effective-weights`, in a mild case. The proxy form cannot see that
 #   way. By deep supervision UT descends nearly everywhere as well, unasked.
@@ -366,7 +366,7 @@ by_method(rises, three).fillna("")
 #   does nothing in either network: noisy frames are so bad a start that ERM stays below $0.95^l f_0$ after every layer, ascents and all.
 # - **Descent at one level is not descent at another.** At twice the noise constrained UT rises again, and at four times no method descends at every layer.
 #   {prf:ref}`thm-descent-out-of-distribution` says how large a shift a share survives. This one is larger.
-# - **Nor is it what a network needs out there.** UT by "many levels" rises after {result}`descent_video | mean ascents | preset=laptop network=ut_untied method=many | .1f` of eight layers, more often than any other. Look for its error in the next table.
+# - **Nor is it what a network needs out there.** UT by "many levels" rises after {result}`descent_video | mean ascents | preset=laptop network=ut_untied method=many | .1f` of eight layers at the level of the training, more than any other. Look for its error in the next table.
 #
 # ### Error over the noise level
 #
@@ -387,7 +387,7 @@ by_method(errors, list(ALL))
 
 # %% [markdown]
 # - *At 0.5*, the level of the training, DUST ({result}`descent_video | mean rmse_by_gamma[1] | preset=laptop network=dust method=erm | .3f` by ERM) is better than UT ({result}`descent_video | mean rmse_by_gamma[1] | preset=laptop network=ut_untied method=erm | .3f`), and both are better than the best linear filter ({result}`descent_video | mean rmse_by_gamma[1] | preset=laptop network=none method=wiener | .3f`).
-#   The proxy form costs UT {result}`descent_video | difference_ci rmse_by_gamma[1] | preset=laptop network=ut_untied method=proxy~erm | .3f`, the exact form {result}`descent_video | difference_ci rmse_by_gamma[1] | preset=laptop network=ut_untied method=exact~erm | .3f`. DUST pays nothing, as its prices are zero.
+#   The proxy form costs UT {result}`descent_video | difference_ci rmse_by_gamma[1] | preset=laptop network=ut_untied method=proxy~erm | .3f`, the exact form {result}`descent_video | difference_ci rmse_by_gamma[1] | preset=laptop network=ut_untied method=exact~erm | .3f`. DUST pays nothing, as its prices are next to zero.
 # - *From 1 on*, no network that was trained at one level is as good as the blind Wiener filter, and at 2 none is as good as a Gaussian blur ({result}`descent_video | mean rmse_by_gamma[4] | preset=laptop network=none method=gaussian | .3f`). The constrained are no exception.
 # - *"Many levels"* is. It pays at home: UT has {result}`descent_video | mean rmse_by_gamma[1] | preset=laptop network=ut_untied method=many | .3f` at 0.5, more than the linear filter.
 # - *"Stopped early"* is ERM: the validation loss was lowest at the end of the training.
@@ -679,7 +679,8 @@ for ax, network in panels(sharey=True):
 
 # %% [markdown]
 # In UT they do, nearly on a line: the more evenly a network attends at 0.5, the lower its error at 1, by whichever loss it was trained; the seeds of the exact form, which differ so much, are spread along
-# it. What high prices, deep supervision and "many levels" have in common is that they make attention more even. In DUST all methods but "many levels" have about the same self-weights, and about the same trouble. What differs among them must come from elsewhere.
+# it. What high prices, deep supervision and "many levels" have in common is that they make attention more even. In DUST "many levels" stands apart in both; the others
+# have nearly the same self-weights, or larger ones ("fewer steps"), and what little they differ by out there must come from elsewhere.
 #
 # And the errors. The rival that one would name first is to train on all levels ("many"): it needs no estimate, and another training.
 #
@@ -716,9 +717,9 @@ def repaired(rows):
 by_method(repaired, three)
 
 # %% [markdown]
-# They help all, and they take away the advantage: on scaled frames UT has {result}`descent_video | mean_ci rmse_scaled_estimated_high | preset=laptop network=ut_untied method=erm | .3f` by ERM, {result}`descent_video | mean_ci rmse_scaled_estimated_high | preset=laptop network=ut_untied method=proxy | .3f` by the proxy and
-# {result}`descent_video | mean_ci rmse_scaled_estimated_high | preset=laptop network=ut_untied method=exact | .3f` by the exact form, {result}`descent_video | mean_ci rmse_scaled_estimated_high | preset=laptop network=ut_untied method=deep | .3f` by deep supervision. The order of the methods is turned round. What was ahead far from the training was ahead because it
-# suffered less from the wrong scale; once the scale is right, the networks stand abroad as they stand at home ("many levels" apart). That the level is estimated, and not told, costs next to nothing in either repair.
+# They help all that were trained at one level ("many levels" was not, and they harm it), and they take away the advantage: on scaled frames UT has {result}`descent_video | mean_ci rmse_scaled_estimated_high | preset=laptop network=ut_untied method=erm | .3f` by ERM, {result}`descent_video | mean_ci rmse_scaled_estimated_high | preset=laptop network=ut_untied method=proxy | .3f` by the proxy and
+# {result}`descent_video | mean_ci rmse_scaled_estimated_high | preset=laptop network=ut_untied method=exact | .3f` by the exact form, {result}`descent_video | mean_ci rmse_scaled_estimated_high | preset=laptop network=ut_untied method=deep | .3f` by deep supervision. The order of the methods is turned round. What was ahead far from the training seems to have been ahead because it
+# suffered less from the wrong scale; once the scale is right, the networks stand abroad as they stand at home. That the level is estimated, and not told, costs next to nothing in either repair.
 #
 # ## What the paper says, and what we saw
 #
