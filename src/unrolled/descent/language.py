@@ -177,7 +177,7 @@ class LanguageSettings:
     dual_step: float = 0.01
     exact_dual_step: float = 0.01
     cumulative_dual_step: float = 0.01
-    gammas: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5)
+    gammas: tuple[float, ...] = (0.0, 1.0, 1.5)
     train_texts: int = 4
     test_texts: int = 2
     recompute: bool = False
