@@ -29,7 +29,9 @@ EXPERIMENTS = {
     "descent.language": "unrolled.descent.language",
     "descent.language_search": "unrolled.descent.language_search",
     "horst.bias": "unrolled.horst.bias",
+    "horst.search": "unrolled.horst.search",
     "horst.vision": "unrolled.horst.vision",
+    "horst.language": "unrolled.horst.language",
 }
 
 #: Module of each part's benchmark; its attribute is ``BENCHMARK``.

@@ -1,0 +1,430 @@
+r"""Language: how much of a language model can be pruned in one shot, by the optimizer it came from.
+
+Each unit trains a small GPT on bytes of the State of the Union addresses, dense, with one optimizer
+of `unrolled.horst.compositions`, and then prunes every layer by the same share in one step
+(`unrolled.horst.sparsity.magnitude_masks`, layerwise). A row has the loss on validation text at
+every sparsity, as pruned and after a short recovery with the same optimizer and the masks held.
+
+All see the same batches, before and after pruning. Embedding, positions, norms and biases are
+neither mirrored nor decayed nor pruned; the head is the embedding.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unrolled.data.text import (
+    ByteTokenizer,
+    TokenBatches,
+    bits_per_byte,
+    evaluation_windows,
+    perplexity,
+    state_of_the_union,
+)
+from unrolled.experiment import Case, Experiment, Report, no_report
+from unrolled.horst.compositions import OPTIMIZERS, Tuned, build_optimizer
+from unrolled.horst.sparsity import (
+    Masks,
+    histogram,
+    magnitude_masks,
+    norm_ratio,
+    prunable_weights,
+)
+from unrolled.results import Claim, judge_difference, thin
+from unrolled.training import FitResult, NonFiniteError, StepReport, TrainingConfig, fit
+from unrolled.transformer import Transformer, TransformerConfig, count_parameters
+
+__all__ = [
+    "EXPERIMENT",
+    "GPT2_SMALL",
+    "LanguageSettings",
+    "build_model",
+    "gpt",
+    "pruned",
+    "recovered",
+    "trained",
+    "validation_loss",
+]
+
+INIT_STD = 0.02  # of all matrices, as in GPT-2
+GPT2_SMALL = {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "max_length": 1_024}
+"""The shape of the paper's model; its vocabulary has 50,257 tokens."""
+
+
+@dataclass(frozen=True)
+class LanguageSettings:
+    """The scale of a run: model, training, pruning, recovery.
+
+    Parameters
+    ----------
+    optimizers
+        Names of `unrolled.horst.compositions.OPTIMIZERS`.
+    num_layers, hidden_size, num_heads
+        L, d and H.
+    steps, batch_size, length
+        Optimizer steps, sequences per step, tokens per sequence.
+    rest_rate
+        Peak rate of Adam for embedding, positions, norms and biases, in all runs.
+    sparsities
+        Shares that are pruned, each from the same dense model.
+    recovery_steps, recovered_sparsities
+        Steps of the recovery, at a rate that falls from a tenth of the first to zero; and where.
+    validation_windows
+        Windows of text to validate on.
+    adamw, ham, horst
+        What the search chose for each.
+    mixed_precision
+        ``"no"`` or ``"bf16"``.
+    """
+
+    optimizers: tuple[str, ...] = OPTIMIZERS
+    num_layers: int = 3
+    hidden_size: int = 96
+    num_heads: int = 4
+    steps: int = 500
+    batch_size: int = 16
+    length: int = 128
+    rest_rate: float = 3e-3
+    sparsities: tuple[float, ...] = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+    recovery_steps: int = 50
+    recovered_sparsities: tuple[float, ...] = (0.7, 0.8, 0.9)
+    validation_windows: int = 96
+    adamw: Tuned = field(default_factory=lambda: Tuned(3e-3, 0.1))
+    ham: Tuned = field(default_factory=lambda: Tuned(3e-3, 0.1, 200.0, 1e-3))
+    horst: Tuned = field(default_factory=lambda: Tuned(3e-3, 0.0, 100.0, 1.0))
+    mixed_precision: Literal["no", "bf16"] = "no"
+
+    @property
+    def config(self) -> TransformerConfig:
+        """The shape of the model."""
+        return gpt(self.num_layers, self.hidden_size, self.num_heads, self.length)
+
+
+def cases(settings: LanguageSettings) -> list[Case]:
+    """Return the optimizers."""
+    return [{"optimizer": name} for name in settings.optimizers]
+
+
+def measure(settings: LanguageSettings, case: Case, seed: int, report: Report) -> dict[str, Any]:
+    """Train by one optimizer, prune at every sparsity, recover at some; return the losses."""
+    try:
+        model, run = trained(settings, case, seed, report)
+    except NonFiniteError as error:
+        return {"diverged": True, "diverged_at_step": error.step}
+    return {
+        "diverged": False,
+        **training_columns(run),
+        **weight_columns(model),
+        **pruning_columns(model, settings),
+        **recovery_columns(model, settings, case, seed),
+        "parameters": count_parameters(model),
+        "steps": run.steps,
+    }
+
+
+# --- text and model -------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4)
+def load_text(length: int, windows: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Return the tokens of the training split, and inputs and targets to validate on."""
+    corpus, tokenizer = state_of_the_union(), ByteTokenizer()
+    validation = evaluation_windows(tokenizer.encode(corpus.text("validation")), length, windows)
+    return tokenizer.encode(corpus.text("train")), validation
+
+
+def gpt(
+    num_layers: int, hidden_size: int, num_heads: int, max_length: int, vocab_size: int = 256
+) -> TransformerConfig:
+    """Return the shape of a GPT-2: LayerNorm, biases, learned positions, GELU.
+
+    Examples
+    --------
+    >>> gpt(12, 768, 12, 1_024, 50_257).biases
+    True
+    """
+    return TransformerConfig(
+        vocab_size=vocab_size,
+        num_layers=num_layers,
+        hidden_size=hidden_size,
+        num_heads=num_heads,
+        max_length=max_length,
+        norm="layer",
+        position="learned",
+        qk_norm=False,
+        activation="gelu",
+        logit_cap=None,
+        zero_output=False,
+        embedding_norm=False,
+    )
+
+
+def build_model(config: TransformerConfig) -> Transformer:
+    r"""Return a fresh GPT whose head is its embedding; it draws from torch's global generator.
+
+    Matrices are drawn with the standard deviation .02, those that write to the residual stream
+    with :math:`.02 / \sqrt{2 L}`.
+
+    Examples
+    --------
+    >>> model = build_model(gpt(2, 16, 2, 8))
+    >>> model.head.weight is model.embedding.weight
+    True
+    """
+    model = Transformer(config)
+    model.head.weight = model.embedding.weight
+    for name, parameter in model.named_parameters():
+        if parameter.ndim >= 2:
+            writes = name.endswith("output.weight")
+            std = INIT_STD / math.sqrt(2 * config.num_layers) if writes else INIT_STD
+            nn.init.normal_(parameter, std=std)
+    return model
+
+
+# --- training, pruning, recovery ------------------------------------------------------------------
+
+
+def trained(
+    settings: LanguageSettings, case: Case, seed: int, report: Report = no_report
+) -> tuple[Transformer, FitResult]:
+    """Return the dense model of a case after its training, and the curves of that training.
+
+    Raises
+    ------
+    NonFiniteError
+        If the loss or a gradient stops being finite.
+    """
+    torch.manual_seed(seed)
+    model = build_model(settings.config)
+    name = case["optimizer"]
+    optimizer = build_optimizer(name, getattr(settings, name), model, settings.rest_rate)
+
+    def on_step(step: StepReport) -> dict[str, Any]:
+        report(step.step + 1, step.steps)
+        return {}
+
+    run = fit(
+        model,
+        TokenBatches(text_of(settings)[0], settings.batch_size, settings.length, seed),
+        token_loss,
+        training_config(settings),
+        [optimizer],
+        on_step=on_step,
+    )
+    return model.eval(), run
+
+
+def text_of(settings: LanguageSettings) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """Return the text of the settings; see `load_text`."""
+    return load_text(settings.length, settings.validation_windows)
+
+
+def token_loss(model: Transformer, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Return the mean cross-entropy of a batch, in nats per token."""
+    return model(batch[0], targets=batch[1]).loss
+
+
+def training_config(settings: LanguageSettings) -> TrainingConfig:
+    """Return the schedule: warm-up over a twentieth, then a cosine."""
+    return TrainingConfig(
+        steps=settings.steps,
+        batch_size=settings.batch_size,
+        schedule="cosine",
+        warmup_steps=settings.steps // 20,
+        mixed_precision=settings.mixed_precision,
+        progress=False,
+    )
+
+
+@torch.no_grad()
+def validation_loss(model: Transformer, settings: LanguageSettings) -> float:
+    """Return the mean cross-entropy of the validation windows, in nats per byte."""
+    inputs, targets = text_of(settings)[1]
+    device = next(model.parameters()).device
+    parts = zip(inputs.split(settings.batch_size), targets.split(settings.batch_size), strict=True)
+    losses = [len(x) * token_loss(model, (x.to(device), y.to(device))).item() for x, y in parts]
+    return sum(losses) / len(inputs)
+
+
+def pruned(model: Transformer, sparsity: float) -> tuple[Transformer, Masks]:
+    """Return a copy of a model that has lost a share of each of its matrices, and the masks."""
+    model = copy.deepcopy(model)
+    masks = Masks(model, magnitude_masks(prunable_weights(model), sparsity, "layerwise"))
+    masks.apply()
+    return model, masks
+
+
+def recovered(
+    model: Transformer, sparsity: float, settings: LanguageSettings, case: Case, seed: int
+) -> Transformer:
+    """Return a pruned copy of a model after a short training in which the masks hold.
+
+    The optimizer starts anew, at a tenth of its rate, which falls to zero; the batches are those
+    behind the last one of the training.
+
+    Raises
+    ------
+    NonFiniteError
+        If the loss or a gradient stops being finite.
+    """
+    model, masks = pruned(model, sparsity)
+    name = case["optimizer"]
+    optimizer = build_optimizer(name, getattr(settings, name), model, settings.rest_rate)
+    for group in optimizer.param_groups:
+        group["lr"] /= 10
+    masks.attach(optimizer)
+    batches = TokenBatches(text_of(settings)[0], settings.batch_size, settings.length, seed)
+    training = TrainingConfig(
+        steps=settings.recovery_steps,
+        batch_size=settings.batch_size,
+        schedule="linear",
+        mixed_precision=settings.mixed_precision,
+        progress=False,
+    )
+    fit(model, lambda step: batches(settings.steps + step), token_loss, training, [optimizer])
+    return model.eval()
+
+
+# --- columns of a row -----------------------------------------------------------------------------
+
+
+def pruning_columns(model: Transformer, settings: LanguageSettings) -> dict[str, Any]:
+    """Return the loss at every sparsity, in three units."""
+    losses = [validation_loss(pruned(model, s)[0], settings) for s in settings.sparsities]
+    return {
+        "sparsities": list(settings.sparsities),
+        "loss_by_sparsity": losses,
+        "perplexity_by_sparsity": [perplexity(loss) for loss in losses],
+        "bits_per_byte_by_sparsity": [bits_per_byte(loss, 1, 1) for loss in losses],
+    }
+
+
+def recovery_columns(
+    model: Transformer, settings: LanguageSettings, case: Case, seed: int
+) -> dict[str, Any]:
+    """Return the loss after the recovery, at the sparsities where there is one."""
+    losses = []
+    for sparsity in settings.recovered_sparsities:
+        try:
+            found = validation_loss(recovered(model, sparsity, settings, case, seed), settings)
+        except NonFiniteError:
+            found = None
+        losses.append(found)
+    return {
+        "recovered_sparsities": list(settings.recovered_sparsities),
+        "recovered_loss_by_sparsity": losses,
+    }
+
+
+def weight_columns(model: Transformer) -> dict[str, Any]:
+    """Return what the dense weights are like."""
+    weights = prunable_weights(model)
+    return {
+        "norm_ratio": float(np.mean([norm_ratio(weight) for weight in weights.values()])),
+        "largest": max(weight.abs().max().item() for weight in weights.values()),
+        "histogram_by_bin": histogram(weights),
+    }
+
+
+def training_columns(run: FitResult) -> dict[str, Any]:
+    """Return the curve of the loss."""
+    return {"step_curve": thin(range(1, len(run.losses) + 1)), "loss_curve": thin(run.losses)}
+
+
+def describe(settings: LanguageSettings) -> dict[str, Any]:
+    """Return the scale of the settings, counted without running anything."""
+    with torch.device("meta"):
+        model = build_model(settings.config)
+    pruned_size = sum(weight.numel() for weight in prunable_weights(model).values())
+    tokens = settings.steps * settings.batch_size * settings.length
+    return {
+        "parameters": count_parameters(model),
+        "weights that can be pruned": pruned_size,
+        "tokens per run": tokens,
+    }
+
+
+# --- what the paper claims, and how the rows judge it -------------------------------------------
+
+
+def _query(column: str, name: str) -> str:
+    return f"horst_language | mean_ci {column} | preset=laptop optimizer={name} | .3f"
+
+
+def _lower(statement: str, column: str, reference: str) -> Claim:
+    sides = {"optimizer": "horst"}, {"optimizer": reference}
+    judge = judge_difference(column, *sides, expect="lower")
+    return Claim("horst", statement, None, _query(column, "horst"), judge)
+
+
+def _claims() -> Iterator[Claim]:
+    places = {s: i for i, s in enumerate(LanguageSettings().sparsities)}
+    for other, name in {"adamw": "AdamW", "ham": "HAM"}.items():
+        yield _lower(f"HORST loses nothing against {name} when dense", "loss_by_sparsity[0]", other)
+        for sparsity in (0.5, 0.7, 0.8, 0.9):
+            column = f"loss_by_sparsity[{places[sparsity]}]"
+            yield _lower(f"Pruned by {sparsity:.0%}, HORST is better than {name}", column, other)
+        column = "recovered_loss_by_sparsity[1]"
+        yield _lower(f"Pruned by 80% and recovered, HORST is better than {name}", column, other)
+
+
+EXPERIMENT = Experiment(
+    name="horst.language",
+    summary="Train a GPT by each optimizer, prune it in one shot, and let it recover.",
+    presets={
+        # All code paths in seconds; no claim.
+        "smoke": LanguageSettings(
+            num_layers=1,
+            hidden_size=16,
+            num_heads=2,
+            steps=6,
+            batch_size=2,
+            length=16,
+            sparsities=(0.0, 0.5),
+            recovery_steps=2,
+            recovered_sparsities=(0.5,),
+            validation_windows=4,
+        ),
+        # What a notebook trains while it is read: two optimizers.
+        "live": LanguageSettings(
+            optimizers=("adamw", "horst"),
+            num_layers=2,
+            hidden_size=64,
+            num_heads=2,
+            steps=120,
+            batch_size=8,
+            length=64,
+            recovery_steps=10,
+            recovered_sparsities=(0.8,),
+            validation_windows=64,
+        ),
+        # The committed evidence: about two minutes a run on one core.
+        "laptop": LanguageSettings(),
+        # One 16 GB GPU.
+        "colab": LanguageSettings(
+            num_layers=6,
+            hidden_size=384,
+            num_heads=6,
+            steps=5_000,
+            batch_size=64,
+            length=256,
+            recovery_steps=500,
+            validation_windows=512,
+            mixed_precision="bf16",
+        ),
+    },
+    cases=cases,
+    measure=measure,
+    describe=describe,
+    seeds={"colab": 3},
+    claims=tuple(_claims()),
+)
