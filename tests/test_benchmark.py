@@ -83,6 +83,17 @@ def test_the_descent_benchmark_gives_a_ratio_per_comparison():
         BENCHMARK("huge")
 
 
+def test_the_horst_benchmark_gives_a_ratio_per_comparison():
+    from unrolled.horst.bench import BENCHMARK
+
+    rows = BENCHMARK("smoke")
+    assert len({row["comparison"] for row in rows}) == len(rows) == 5
+    assert all(row["ratio"] > 0 for row in rows)
+    assert [row["parameters"] for row in rows[:4]] == [1_000] * 4
+    with pytest.raises(ValueError, match="allowed: smoke, laptop, colab"):
+        BENCHMARK("huge")
+
+
 def test_a_constrained_step_moves_the_multipliers_and_has_gradients_of_the_lagrangian():
     pytest.importorskip("transformers")
     from unrolled.descent import bench, text, video

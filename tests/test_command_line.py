@@ -341,7 +341,7 @@ def test_smoke_and_live_never_write_into_the_book(home):
         (["run", "toy:EXPERIMENT", "--cases", "num_loops=6,9"], "'9'; allowed: 6, 12"),
         (["run", "toy:EXPERIMENT", "--cases", "k=6"], "case key: 'k'; allowed: variant, num_loops"),
         (["info", "toy:EXPERIMENT", "--preset", "big"], "'big'; allowed: smoke"),
-        (["bench", "nothing"], "unknown benchmark 'nothing'; allowed: looped, descent"),
+        (["bench", "nothing"], "unknown benchmark 'nothing'; allowed: looped, descent, horst"),
     ],
 )
 def test_wrong_input_is_one_line_that_names_what_is_allowed(

@@ -38,6 +38,7 @@ EXPERIMENTS = {
 BENCHMARKS = {
     "looped": "unrolled.looped.bench",
     "descent": "unrolled.descent.bench",
+    "horst": "unrolled.horst.bench",
 }
 
 

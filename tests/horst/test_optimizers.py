@@ -403,6 +403,21 @@ def test_unknown_names_are_refused(ours):
         ours([nn.Parameter(torch.ones(2, dtype=torch.complex64))])
 
 
+def test_compiled_steps_are_the_same(ours):
+    plain, compiled = matrices((6, 5), (4,)), matrices((6, 5), (4,))
+    options = {"lr": 0.02, "alpha": 6.0, "beta": 0.3, "weight_decay": 0.1}
+    reference, optimizer = ours(plain, **options), ours(compiled, **options)
+    optimizer.step = torch.compile(optimizer.step, backend="eager")
+    for step in range(4):
+        for one in (reference, optimizer):
+            one.param_groups[0]["lr"] = 0.02 / (1 + step)
+        walk(plain, reference, 1, first=step)
+        walk(compiled, optimizer, 1, first=step)
+    for a, b in zip(plain, compiled, strict=True):
+        torch.testing.assert_close(a, b)
+    assert optimizer.state[compiled[0]]["step"] == 4
+
+
 def test_a_composition_of_operators_is_horst():
     (expected,), (found,), (rest,) = matrices((4, 4)), matrices((4, 4)), matrices((2,))
 

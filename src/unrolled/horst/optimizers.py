@@ -33,19 +33,24 @@ __all__ = ["Composition", "Ham", "Horst", "MirroredAdamW", "parameter_groups"]
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 HALF = (torch.float16, torch.bfloat16)
-# Elements that are worked on at a time on a CPU: five arrays of them fit its cache.
-CHUNK = 2**16
+# Elements that are worked on at a time: on a CPU six arrays of them should fit its cache; on a GPU
+# two arrays of them are all that a step needs beside the state.
+CHUNK = {"cpu": 2**16}
+LARGE_CHUNK = 2**25
 MIRRORED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MultiheadAttention)
 
 
 class _Work(NamedTuple):
-    """What one step does to one tensor: all are changed in place but the gradient."""
+    """What one step does to one tensor: all are changed in place but the gradient.
+
+    ``step`` is a number, and in compiled code a tensor, which no graph has to be broken for.
+    """
 
     theta: Tensor
     grad: Tensor
     m: Tensor
     v: Tensor
-    step: int
+    step: Any
 
 
 class MirroredAdamW(Optimizer):
@@ -114,8 +119,12 @@ class MirroredAdamW(Optimizer):
         for group in self.param_groups:
             params = [param for param in group["params"] if param.grad is not None]
             work = [self._prepared(param, group) for param in params]
-            step = _step_many if group["foreach"] else _step_each
-            step(work, group, self.driver)
+            if torch.compiler.is_compiling():
+                _step_fused(work, group, self.driver)
+            elif group["foreach"]:
+                _step_many(work, group, self.driver)
+            else:
+                _step_each(work, group, self.driver)
             for param, done in zip(params, work, strict=True):
                 if param.dtype in HALF:
                     param.copy_(done.theta)
@@ -137,7 +146,8 @@ class MirroredAdamW(Optimizer):
         grad = param.grad.to(dtype)
         grad = -grad if group["maximize"] else grad
         moments = (state[name] for name in MOMENTS)
-        return _Work(param.detach().to(dtype), grad, *moments, int(state["step"]))
+        step = state["step"] if torch.compiler.is_compiling() else int(state["step"])
+        return _Work(param.detach().to(dtype), grad, *moments, step)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state; it goes to the parameters' device, moments of half floats stay float32."""
@@ -450,6 +460,21 @@ def _step_each(work: Iterable[_Work], group: dict[str, Any], driver: str) -> Non
         theta.mul_(exponent.exp_())
 
 
+def _step_fused(work: Iterable[_Work], group: dict[str, Any], driver: str) -> None:
+    """Take the same step in the form that a compiler turns into one pass over the memory."""
+    (b1, b2), lr, alpha, clamp = (group[name] for name in ("betas", "lr", "alpha", "clamp"))
+    for theta, g, m, v, t in work:
+        t = t.double()  # in float32, 1 - b2^t would have three wrong digits
+        m.copy_(b1 * m + (1 - b1) * g)
+        v.copy_(b2 * v + (1 - b2) * g * g)
+        # eta A = eta (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
+        update = lr * (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + group["eps"])
+        half = theta * (1 - lr * group["weight_decay"]) - update
+        d = update if driver == "update" else lr * g
+        exponent = (-alpha * half.sign() * d - lr * group["beta"]).clamp(-clamp, clamp)
+        theta.copy_(half * exponent.exp())
+
+
 def _is_mirrored(group: dict[str, Any]) -> bool:
     return group["alpha"] > 0 or group["beta"] > 0
 
@@ -503,34 +528,31 @@ def _multiply_many(thetas: list[Tensor], exponents: list[Tensor], group: dict[st
 
 
 def _buckets(work: list[_Work]) -> Iterator[list[_Work]]:
-    """Yield what is worked on in one call: tensors of one kind, on a CPU what its cache holds.
+    """Yield what is worked on in one call: tensors of one kind, so many elements at a time.
 
-    Every operation of a step reads its arrays once. In pieces that fit the cache only the first of
-    them has to wait for the memory.
+    Every operation of a step reads its arrays once. In pieces that fit the cache of a CPU only the
+    first of them has to wait for the memory.
     """
     kinds: dict[tuple, list[_Work]] = {}
     for item in work:
         kinds.setdefault((item.theta.device, item.theta.dtype), []).append(item)
     for (device, _), items in kinds.items():
-        if device.type != "cpu":
-            yield items
-            continue
+        limit = CHUNK.get(device.type, LARGE_CHUNK)
         bucket, size = [], 0
-        for piece in (piece for item in items for piece in _pieces(item)):
-            if bucket and size + piece.theta.numel() > CHUNK:
+        for piece in (piece for item in items for piece in _pieces(item, limit)):
+            if bucket and size + piece.theta.numel() > limit:
                 yield bucket
                 bucket, size = [], 0
             bucket.append(piece)
             size += piece.theta.numel()
-        if bucket:
-            yield bucket
+        yield bucket
 
 
-def _pieces(item: _Work) -> Iterator[_Work]:
+def _pieces(item: _Work, limit: int) -> Iterator[_Work]:
     """Cut a large tensor into views; one that is not contiguous stays whole."""
     tensors = item[:4]
-    if item.theta.numel() <= CHUNK or not all(tensor.is_contiguous() for tensor in tensors):
+    if item.theta.numel() <= limit or not all(tensor.is_contiguous() for tensor in tensors):
         yield item
         return
-    parts = [tensor.view(-1).split(CHUNK) for tensor in tensors]
+    parts = [tensor.view(-1).split(limit) for tensor in tensors]
     yield from (_Work(*part, item.step) for part in zip(*parts, strict=True))
