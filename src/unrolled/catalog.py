@@ -32,6 +32,7 @@ EXPERIMENTS = {
     "horst.search": "unrolled.horst.search",
     "horst.vision": "unrolled.horst.vision",
     "horst.language": "unrolled.horst.language",
+    "horst.sensitivity": "unrolled.horst.sensitivity",
 }
 
 #: Module of each part's benchmark; its attribute is ``BENCHMARK``.
