@@ -31,8 +31,8 @@
 # | preset | what runs | time |
 # |---|---|---|
 # | smoke | a random model of 4 layers, six methods, 6 steps; nothing is fetched | seconds |
-# | live | SmolLM2-135M-Instruct, two methods, 10 steps | about a minute on one core |
-# | laptop | six methods, 40 steps, 5 seeds | about two minutes of one core for each run; not run yet |
+# | live | SmolLM2-135M-Instruct, two methods, 10 steps | about 70 seconds of one core |
+# | laptop | six methods, 40 steps, 5 seeds | an hour of one core in all, by one timed run; not run yet |
 # | colab | the same with 600 steps of longer texts | sized for a 16 GB GPU, not measured |
 # | paper | Llama 3.1 8B, from weights of your own | not run |
 
@@ -173,7 +173,7 @@ print(
 )
 
 # %% [markdown]
-# In our run the gap is nearly everything. Rows of a real head differ in length, so now and then another token comes first, which the proposition excludes; that reading is no better. Where the own token is first the rest
+# In our run the gap is nearly everything. Rows of a real head differ in length, so at some tokens another one comes first, which the proposition excludes. Where the own token is first the rest
 # is next to nothing. Llama 3.1 8B has a head of its own; there layer 0 is a table of pairs of tokens that was never trained as one, and
 # its loss is another number. Read it before you choose a constraint.
 #
@@ -395,7 +395,7 @@ with torch.no_grad():
 pd.DataFrame(found).rename_axis("γ", axis=1).astype(float).round(3)
 
 # %% [markdown]
-# In our run the loss at 1.5 doubles on noisy embeddings, and *does not change at all* on the nearest tokens: every token was recovered. Only at the highest level are some lost, and the bound says where that begins. (The measured cosines are lower than predicted: the tokens of
+# In our run the loss at 1.5 nearly doubles on noisy embeddings, and *does not change at all* on the nearest tokens: every token was recovered. Only at the highest level are some lost, and the bound says where that begins. (The measured cosines are lower than predicted: the tokens of
 # ordinary text have shorter embeddings than the table has on average, so the same noise weighs more on them.)
 #
 # That puts the claim in its place. If robustness to this noise is all that you want, look the tokens up. If the noise is to hide the text, as in local differential privacy, it has to be far stronger. What training under constraints may
@@ -461,10 +461,10 @@ for gamma, difference in zip(erm["gammas"], losses[0] - losses[1], strict=True):
     print(f"level {gamma:g}: mean difference {difference.mean():+.3f} nats per token")
 
 # %% mystnb={"figure": {"name": "fig-descent-language-wins", "caption": "Live models: difference of the loss on each test text, constrained minus ERM, as a cumulative share of the texts, without noise and with noise. Where a curve crosses zero (dotted) is the share of texts on which the constrained model is the likelier."}, "image": {"alt": "Cumulative distribution of the loss differences per text at two noise levels", "width": "75%"}}
-_, ax = plt.subplots(figsize=(6.4, 3.2))
+_, ax = plt.subplots(figsize=(7.8, 3.2))
 parts = zip(erm["gammas"], losses[0] - losses[1], rates, "-:", strict=True)
 for gamma, difference, rate, dash in parts:
-    n, wins = len(difference), int((difference < 0).sum())
+    n, wins = int((difference != 0).sum()), int((difference < 0).sum())
     p = min(1.0, 2 * stats.binom.sf(max(wins, n - wins) - 1, n, 0.5))
     label = f"$\\gamma = {gamma:g}$: win rate {rate:.2f}, p = {p:.2g}"
     ax.ecdf(difference, color=figures.INK, linestyle=dash, label=label)
