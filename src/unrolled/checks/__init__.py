@@ -63,6 +63,15 @@ from unrolled.checks.descent_video import (
     descent_thresholds,
     descent_wiener_error,
 )
+from unrolled.checks.horst_operators import (
+    horst_commuting,
+    horst_end_point,
+    horst_largest_weight,
+    horst_mirror_step,
+    horst_one_step,
+    horst_potential,
+    horst_total_decay,
+)
 from unrolled.checks.looped_depth import (
     looped_backwards,
     looped_doubling,
@@ -149,6 +158,13 @@ __all__ = [
     "descent_uniform_width",
     "descent_wiener_error",
     "descent_win_rate_deviation",
+    "horst_commuting",
+    "horst_end_point",
+    "horst_largest_weight",
+    "horst_mirror_step",
+    "horst_one_step",
+    "horst_potential",
+    "horst_total_decay",
     "looped_attention_only",
     "looped_backwards",
     "looped_best_loop",
