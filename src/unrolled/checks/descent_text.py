@@ -32,7 +32,7 @@ def descent_random_text(answer: float) -> str:
     Parameters
     ----------
     answer : float
-        The least gamma at which every token is replaced, by ``eq-descent-noise``.
+        The least gamma at which every token is replaced, by :eq:`eq-descent-noise`.
 
     Examples
     --------
@@ -191,7 +191,7 @@ def descent_privacy_shift(answer: Callable[[float, int, int], float]) -> str:
     ----------
     answer : callable
         Maps gamma, the number of channels d and of tokens N to the ratio of sensitivity to noise
-        in ``eq-descent-privacy``, for embeddings clipped at the scale times the root of d.
+        in :eq:`eq-descent-privacy`, for embeddings clipped at the scale times the root of d.
 
     Examples
     --------

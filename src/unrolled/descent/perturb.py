@@ -9,7 +9,7 @@ the embeddings. Three kinds of noise have the same mean square,
     \text{uniform: } z_i \sim \mathcal{U}\bigl[-\sqrt3, \sqrt3\bigr], \qquad
     \text{discrete: a random token with probability } \tfrac12 \gamma^2,
 
-``eq-descent-noise``. The last follows because two independent tokens differ by
+:eq:`eq-descent-noise`. The last follows because two independent tokens differ by
 :math:`2 \sigma_e^2` in each channel; it reaches 1, a text of random tokens, at
 :math:`\gamma = \sqrt2`. That discrete noise means random tokens, and this level of it, are our
 choices.
@@ -92,7 +92,7 @@ def perturb_embeddings(
     .. math:: \tilde e = e + \gamma\, \sigma_e\, z, \qquad \mathbb{E} z = 0,\;
               \operatorname{Var} z = 1
 
-    ``eq-descent-noise``.
+    :eq:`eq-descent-noise`.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def replacement_probability(gamma: float) -> float:
 
     .. math:: p = \min\bigl(1, \tfrac12 \gamma^2\bigr)
 
-    ``eq-descent-noise``.
+    :eq:`eq-descent-noise`.
 
     Examples
     --------
@@ -324,16 +324,18 @@ class Perturbation:
 
 
 def clip_embeddings(embeddings: Tensor, clip_norm: float) -> Tensor:
-    r"""Shorten vectors to a length of at most C.
+    r"""Shorten vectors to a length of at most :math:`C_e`.
 
-    .. math:: e \leftarrow e\, \min\bigl(1, C / \lVert e \rVert\bigr)
+    .. math:: e \leftarrow e\, \min\bigl(1, C_e / \lVert e \rVert\bigr)
+
+    :eq:`eq-descent-clip`.
 
     Parameters
     ----------
     embeddings : Tensor
         (..., d).
     clip_norm : float
-        C, positive.
+        :math:`C_e`, positive.
 
     Examples
     --------
@@ -349,15 +351,15 @@ def clip_embeddings(embeddings: Tensor, clip_norm: float) -> Tensor:
 def gaussian_delta(epsilon: float, noise_std: float, sensitivity: float) -> float:
     r"""Return the least delta of the Gaussian mechanism at a given epsilon, exactly.
 
-    .. math:: \delta(\varepsilon) = \Phi\Bigl(\frac{\Delta}{2 \sigma}
-              - \frac{\varepsilon \sigma}{\Delta}\Bigr)
-              - e^{\varepsilon}\, \Phi\Bigl(-\frac{\Delta}{2 \sigma}
-              - \frac{\varepsilon \sigma}{\Delta}\Bigr)
+    .. math:: \delta(\varepsilon) = \Phi\Bigl(\frac{\Delta_e}{2 \sigma}
+              - \frac{\varepsilon \sigma}{\Delta_e}\Bigr)
+              - e^{\varepsilon}\, \Phi\Bigl(-\frac{\Delta_e}{2 \sigma}
+              - \frac{\varepsilon \sigma}{\Delta_e}\Bigr)
 
     A mechanism is :math:`(\varepsilon, \delta)`-private if for any two inputs and any set of
     outputs :math:`P(S) \le e^\varepsilon P'(S) + \delta`. For :math:`\mathcal{N}(e, \sigma^2 I)`
-    with inputs at most :math:`\Delta` apart, the worst set lies behind a plane across the line
-    between them, which gives the formula. ``eq-descent-privacy``.
+    with inputs at most :math:`\Delta_e` apart, the worst set lies behind a plane across the line
+    between them, which gives the formula. :eq:`eq-descent-privacy`.
 
     Parameters
     ----------
@@ -366,7 +368,7 @@ def gaussian_delta(epsilon: float, noise_std: float, sensitivity: float) -> floa
     noise_std : float
         :math:`\sigma`, per channel, positive.
     sensitivity : float
-        :math:`\Delta`, the largest distance between two inputs, positive.
+        :math:`\Delta_e`, the largest distance between two inputs, positive.
 
     Examples
     --------
@@ -393,7 +395,7 @@ def gaussian_epsilon(noise_std: float, sensitivity: float, delta: float) -> floa
     Parameters
     ----------
     noise_std, sensitivity : float
-        :math:`\sigma` and :math:`\Delta`, positive.
+        :math:`\sigma` and :math:`\Delta_e`, positive.
     delta : float
         In (0, 1).
 
@@ -423,10 +425,10 @@ def gaussian_epsilon(noise_std: float, sensitivity: float, delta: float) -> floa
 def classical_epsilon(noise_std: float, sensitivity: float, delta: float) -> float:
     r"""Return the epsilon of the textbook bound, infinite where it proves nothing.
 
-    .. math:: \varepsilon = \frac{\Delta}{\sigma} \sqrt{2 \ln \frac{1.25}{\delta}}
+    .. math:: \varepsilon = \frac{\Delta_e}{\sigma} \sqrt{2 \ln \frac{1.25}{\delta}}
               \qquad \text{if that is below } 1
 
-    ``eq-descent-privacy``.
+    :eq:`eq-descent-privacy`.
 
     Examples
     --------
@@ -469,14 +471,14 @@ def embedding_privacy(
 ) -> PrivacyReport:
     r"""Read a noise level as local differential privacy.
 
-    Two texts of N tokens whose embeddings are no longer than C are at most
+    Two texts of N tokens whose embeddings are no longer than :math:`C_e` are at most
 
-    .. math:: \Delta = 2 C \sqrt N, \qquad \sigma = \gamma \sigma_e
+    .. math:: \Delta_e = 2 C_e \sqrt N, \qquad \sigma = \gamma \sigma_e
 
     apart; with N = 1 the promise covers one token, with the length of the text all of it. At the
-    usual length :math:`C \approx \sigma_e \sqrt d` this is
-    :math:`\Delta / \sigma = 2 \sqrt{N d} / \gamma`: for hundreds of channels a level that a
-    classifier survives is far from private in the strict sense. ``eq-descent-privacy``.
+    usual length :math:`C_e \approx \sigma_e \sqrt d` this is
+    :math:`\Delta_e / \sigma = 2 \sqrt{N d} / \gamma`: for hundreds of channels a level that a
+    classifier survives is far from private in the strict sense. :eq:`eq-descent-privacy`.
 
     Parameters
     ----------
@@ -485,7 +487,7 @@ def embedding_privacy(
     scale : float
         :math:`\sigma_e`, see `embedding_scale`.
     clip_norm : float
-        C, see `clip_embeddings`.
+        :math:`C_e`, see `clip_embeddings`.
     num_tokens : int
         N.
     delta : float
@@ -542,6 +544,6 @@ def noise_level(
     def excess(log_shift: float) -> float:
         return gaussian_delta(epsilon, 1.0, math.exp(log_shift)) - delta
 
-    # Delta / sigma = 2 C sqrt(N) / (gamma sigma_e)
+    # Delta_e / sigma = 2 C_e sqrt(N) / (gamma sigma_e)
     shift = math.exp(optimize.brentq(excess, -20, 20, xtol=1e-12))
     return 2 * clip_norm * math.sqrt(num_tokens) / (shift * scale)

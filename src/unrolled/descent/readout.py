@@ -5,7 +5,7 @@ other layers with the *same* R gives a prediction, and a loss, at every layer,
 
 .. math:: f_l = \ell\bigl(R(x_l),\, y\bigr), \qquad l = 0, \dots, L,
 
-``eq-descent-readout``, without new parameters; that of the last layer is the model's own. For a
+:eq:`eq-descent-readout`, without new parameters; that of the last layer is the model's own. For a
 language model this is the *logit lens*: its final norm and head on every state. For an encoder
 that classifies, R pools the tokens first: the first one ([CLS]), as the model does, or the mean
 over tokens that are no padding. The shared R is our choice: the paper does not say how it reads

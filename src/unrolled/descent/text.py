@@ -10,7 +10,7 @@ all layers, by one method:
   `unrolled.descent.constraints`;
 - "tfidf": no network; logistic regression on TF-IDF features, for reference.
 
-The token embeddings are frozen, so that a noise level :math:`\gamma` (``eq-descent-noise``) means
+The token embeddings are frozen, so that a noise level :math:`\gamma` (:eq:`eq-descent-noise`) means
 the same for all models. All methods see the same batches, the same noise and as many steps; they
 are tested with the same draws of noise. What is compared first was fixed beforehand: the mean
 accuracy over :math:`\gamma` under Gaussian noise, ``area_gaussian``.

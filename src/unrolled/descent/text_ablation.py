@@ -1,9 +1,10 @@
 r"""Text, one change at a time: what the constrained run of `unrolled.descent.text` depends on.
 
-Each unit is a run of that experiment with the exact constraint (``eq-descent-slack``), mean readout
-and no noise at training, and with one thing changed: the share :math:`\alpha`, the dual step, the
-cost of the resilient form, the form, the readout with a head that has a norm, or the dropout (for
-ERM too). Forms, readouts and noise at training that the experiment itself compares are not here.
+Each unit is a run of that experiment with the exact constraint (:eq:`eq-descent-slack`), mean
+readout and no noise at training, and with one thing changed: the share :math:`\alpha`, the dual
+step, the cost of the resilient form, the form, the readout with a head that has a norm, or the
+dropout (for ERM too). Forms, readouts and noise at training that the experiment itself compares are
+not here.
 """
 
 from __future__ import annotations
