@@ -2,7 +2,7 @@ r"""Language: constraints of descent on a language model, against equal training
 
 Each unit fine-tunes SmolLM2-135M-Instruct on State of the Union addresses (split by address),
 through `LowRank` adapters in every layer. The model's own final norm and head read the states of
-some layers: the logit lens, ``eq-descent-readout``. By one method:
+some layers: the logit lens, :eq:`eq-descent-readout`. By one method:
 
 - "none": the pretrained model as it is;
 - "erm": the loss of the last layer (empirical risk minimisation);
@@ -11,9 +11,9 @@ some layers: the logit lens, ``eq-descent-readout``. By one method:
   constraint for each layer that is read but the first.
 
 Embeddings, norms and head are frozen, so the start :math:`f_0` stays where it is and a noise level
-:math:`\gamma` (``eq-descent-noise``) means the same for all models. All methods see the same texts,
-as many steps, and at test the same noise. A row holds the loss of each test text at each level, so
-any two rows of one seed can be compared text by text: `win_rate`.
+:math:`\gamma` (:eq:`eq-descent-noise`) means the same for all models. All methods see the same
+texts, as many steps, and at test the same noise. A row holds the loss of each test text at each
+level, so any two rows of one seed can be compared text by text: `win_rate`.
 
 A head of 49,152 rows is dear: reading a state costs a quarter of running all 30 layers. So every
 sixth layer is constrained, and training reads every fourth token, the same ones for all methods.
