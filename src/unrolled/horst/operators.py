@@ -5,7 +5,7 @@ subtracts the last one from the parameter:
 
 .. math:: \theta \leftarrow \theta - (O_2 \circ O_1)_\theta(u), \qquad u = \nabla f(\theta)
 
-``eq-horst-composition``. In code an operator is a function ``(theta, u, state) -> (direction,
+:eq:`eq-horst-composition`. In code an operator is a function ``(theta, u, state) -> (direction,
 state)``; the state is what Adam remembers, and None at the start and for all that remember
 nothing. Two kinds matter. *Steepest descent* (`sign`, `steepest`, `adam`) is bounded and does not
 see the size of :math:`u`. A *mirror* (`metric`, `hyperbolic`, `exponential`) multiplies each
@@ -86,7 +86,7 @@ def compose(outer: Operator, inner: Operator) -> Operator:
 
     .. math:: (O_2 \circ O_1)_\theta(u) = O_{2,\theta}\bigl(O_{1,\theta}(u)\bigr)
 
-    ``eq-horst-composition``. Both see the same parameter. The state is the pair of both states.
+    :eq:`eq-horst-composition`. Both see the same parameter. The state is the pair of both states.
 
     Examples
     --------
@@ -111,7 +111,7 @@ def commutator(first: Operator, second: Operator, theta: Tensor, u: Tensor) -> T
 
     .. math:: [S, M]_\theta(u) = (S \circ M)_\theta(u) - (M \circ S)_\theta(u)
 
-    ``eq-horst-commutator``. Both start without a state.
+    :eq:`eq-horst-commutator`. Both start without a state.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def metric(alpha: float) -> Operator:
 
     .. math:: M_\theta(u) = (1 + \alpha \lvert \theta \rvert)\, u
 
-    ``eq-horst-metric``. Coordinates that are large move faster.
+    :eq:`eq-horst-metric`. Coordinates that are large move faster.
 
     Parameters
     ----------
@@ -214,8 +214,8 @@ def steepest(p: float) -> Operator:
               \Bigl(\frac{\lvert u_i \rvert}{\lVert u \rVert_q}\Bigr)^{q-1},
               \quad \tfrac1p + \tfrac1q = 1
 
-    ``eq-horst-steepest``. p = 2 is the normalised gradient, p = infinity is `sign`, and p = 1 moves
-    one coordinate: the first of those with the largest gradient.
+    :eq:`eq-horst-steepest`. p = 2 is the normalised gradient, p = infinity is `sign`, and p = 1
+    moves one coordinate: the first of those with the largest gradient.
 
     Parameters
     ----------
@@ -271,7 +271,7 @@ def adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> Operat
               v \leftarrow \beta_2 v + (1 - \beta_2) u^2, \quad
               A(u) = \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \epsilon}
 
-    ``eq-horst-adam``.
+    :eq:`eq-horst-adam`.
 
     Parameters
     ----------
@@ -317,7 +317,7 @@ def mirror_map(theta: Tensor, b: float) -> Tensor:
               \phi(\theta) = \sum_i \theta_i \operatorname{arsinh}(\theta_i / b)
               - \sqrt{\theta_i^2 + b^2}
 
-    ``eq-horst-hyperbolic-entropy``.
+    :eq:`eq-horst-hyperbolic-entropy`.
 
     Parameters
     ----------
@@ -340,8 +340,8 @@ def hyperbolic(b: float) -> Operator:
     .. math:: \theta' = b \sinh\bigl(\operatorname{arsinh}(\theta / b) - u\bigr), \qquad
               M_\theta(u) = \theta - \theta' \approx \sqrt{\theta^2 + b^2}\; u
 
-    ``eq-horst-mirror-step``. The step is exact: it takes u from the `mirror_map` of the parameter.
-    So the learning rate comes first, ``compose(hyperbolic(b), scale(rate))``.
+    :eq:`eq-horst-mirror-step`. The step is exact: it takes u from the `mirror_map` of the
+    parameter. So the learning rate comes first, ``compose(hyperbolic(b), scale(rate))``.
 
     Parameters
     ----------
@@ -371,7 +371,7 @@ def exponential(alpha: float, beta: float = 0.0, clamp: float = CLAMP) -> Operat
               M_\theta(u) = \theta - \theta' \approx (1 + \alpha \lvert \theta \rvert)\, u
               + \beta \theta
 
-    ``eq-horst-exponential``. To first order it is `metric`, and `decay` with the rate
+    :eq:`eq-horst-exponential`. To first order it is `metric`, and `decay` with the rate
     :math:`\beta`. The multiplication keeps signs and zeros, the addition does not.
 
     Parameters
@@ -423,7 +423,7 @@ def horst(
               \theta \leftarrow \theta - (M \circ S)_\theta(u), \qquad
               S = \eta A, \quad M = \text{exponential}(\alpha, \eta \beta)
 
-    ``eq-horst-update``: steepest descent first (`adam`, whose size is bounded), the mirror on top
+    :eq:`eq-horst-update`: steepest descent first (`adam`, whose size is bounded), the mirror on top
     of it. Written out these are the two lines of the paper,
 
     .. math:: \theta_{1/2} = \theta - \eta A(u) - \eta \lambda \theta, \qquad

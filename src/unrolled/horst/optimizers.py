@@ -171,7 +171,7 @@ class Horst(MirroredAdamW):
               \theta' = \theta_{1/2} \exp\bigl(-\alpha\, \mathrm{sign}(\theta_{1/2})\, \eta A
               - \eta \beta\bigr)
 
-    ``eq-horst-update``; `unrolled.horst.operators.horst` is the same step as a composition of
+    :eq:`eq-horst-update`; `unrolled.horst.operators.horst` is the same step as a composition of
     operators. With small steps a weight moves by
     :math:`(1 + \alpha \lvert \theta \rvert)\, \eta A`, so :math:`\alpha` matters where
     :math:`\alpha \lvert \theta \rvert` is about one or more: weights of .02 to .1 want 10 to 50.
@@ -247,7 +247,7 @@ class Ham(MirroredAdamW):
     .. math:: \theta' = \theta_{1/2} \exp\bigl(-\eta (\alpha\, \mathrm{sign}(\theta_{1/2})\, g
               + \beta)\bigr)
 
-    ``eq-horst-ham``. The exponent grows with the gradient, hence the clamp, and an
+    :eq:`eq-horst-ham`. The exponent grows with the gradient, hence the clamp, and an
     :math:`\alpha` that suits one network need not suit another.
 
     Parameters
@@ -303,7 +303,7 @@ class Composition(Optimizer):
     .. math:: \theta \leftarrow \theta - \eta \lambda \theta, \qquad
               \theta \leftarrow \theta - O_{\eta,\theta}(g)
 
-    ``eq-horst-composition``.
+    :eq:`eq-horst-composition`.
 
     Parameters
     ----------
