@@ -133,7 +133,8 @@ def horst_commuting(answer: Collection[str]) -> str:
         answer = {answer}
     if not isinstance(answer, (set, frozenset, list, tuple)):
         raise WrongAnswerError("a set of names is asked for.")
-    if unknown := [name for name in answer if name not in PAIRS]:
+    # an answer may hold lists, which no dictionary can be asked for
+    if unknown := [name for name in answer if name not in list(PAIRS)]:
         allowed = "; ".join(PAIRS)
         raise WrongAnswerError(f"there is no pair {unknown[0]!r}. The pairs are: {allowed}.")
     for name, commutes in PAIRS.items():
