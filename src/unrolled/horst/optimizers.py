@@ -273,8 +273,8 @@ class Ham(MirroredAdamW):
 
     References
     ----------
-    T. Jacobs et al. (2026), "HAM: A Hyperbolic Step to Regulate Implicit Bias", ICLR, arXiv
-    2506.02630.
+    T. Jacobs, A. Gadhikar, C. Rubio-Madrigal and R. Burkholz (2026), "Hyperbolic Aware
+    Minimization: Implicit Bias for Sparsity", ICLR, arXiv 2506.02630.
     """
 
     driver = "gradient"
