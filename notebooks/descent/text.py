@@ -266,7 +266,7 @@ print("sabotaged layers:", found["sabotaged_layers"])
 # %% [markdown]
 # In our run $f_0$ ends well above $\ln 2$, layer 1 keeps its share from there, and the effective weight of $f_0$ is negative, so the definition {eq}`eq-descent-sabotage` finds layer 0 sabotaged. The last loss is no better than the uniform prediction either: with prices as high as
 # these, the cheat is all that the encoder has learned in so few steps. In the rows, with shares and prices as searched and a linear head, the definition finds sabotage with the first token in
-# {result}`descent_text | sum sabotaged | preset=laptop method=exact readout=cls training_noise=0.0 | .0f` of {result}`descent_text | count seed | preset=laptop method=exact readout=cls training_noise=0.0 | .0f` seeds and with the mean in {result}`descent_text | sum sabotaged | preset=laptop method=exact readout=mean training_noise=0.0 | .0f`. It can happen in a pretrained encoder, then, and with moderate prices it did not go far.
+# {result}`descent_text | sum sabotaged | preset=laptop method=exact readout=cls training_noise=0.0 | .0f` of {result}`descent_text | count seed | preset=laptop method=exact readout=cls training_noise=0.0 | .0f` seeds and with the mean in {result}`descent_text | sum sabotaged | preset=laptop method=exact readout=mean training_noise=0.0 | .0f`. It counts on validation texts, and by a threshold: a start that is raised by less than the margin passes. It can happen in a pretrained encoder, then, and with moderate prices it did not go far.
 
 # %% [markdown]
 # ## Three kinds of noise, equally strong
@@ -503,7 +503,7 @@ table = results.comparison_table("descent.text", text.EXPERIMENT.claims, rows=ev
 pd.DataFrame(table).set_index("claim")[["verdict", "evidence", "ours"]]
 
 # %% [markdown]
-# In short, at this scale. Descent can be had in the mean, and with the mean of the tokens there is little to be had: ERM nearly descends by itself. With the first token it does not always, and the exact form does, in part from a start that it has raised. The last loss and the accuracy
+# In short, at this scale. Descent can be had in the mean, and with the mean of the tokens there is little to be had: ERM descends by itself. With the first token it does not always, and the exact form does, in part from a start that it has raised. The last loss and the accuracy
 # hardly change. The robustness that the paper reports is hardly to be seen: the area, which was fixed beforehand, differs by {result}`descent_text | difference_ci area_gaussian | preset=laptop method=exact~erm readout=mean training_noise=0.0 | .3f` from that of ERM and by {result}`descent_text | difference_ci area_gaussian | preset=laptop method=exact~deep readout=mean training_noise=0.0 | .3f` from that of deep supervision.
 # Of the many comparisons at high levels a few have intervals without zero, {result}`descent_text | difference_ci high_uniform | preset=laptop method=exact~erm readout=mean training_noise=0.0 | .3f` against ERM under uniform noise and {result}`descent_text | difference_ci high_gaussian | preset=laptop method=exact~deep readout=mean training_noise=0.0 | .3f` against deep supervision under Gaussian noise; with so many tried and so few seeds that is a hint, not a finding.
 # And the small cost in accuracy is too small for these seeds to tell from the allowance. Three things would have to be larger before a null here speaks against the paper: the number of seeds, the number of layers, and the length of training.

@@ -81,7 +81,7 @@ class LanguageSettings:
     validation_windows
         Windows of text to validate on.
     adamw, ham, horst
-        What the search chose for each.
+        Values of each. Those below are guesses; `horst.search` is there to replace them.
     mixed_precision
         ``"no"`` or ``"bf16"``.
     """

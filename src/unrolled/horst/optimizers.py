@@ -193,7 +193,7 @@ class Horst(MirroredAdamW):
         :math:`\lambda`.
     alpha, beta : float
         Strength of the mirror, and of the shrinkage that it brings along. The paper's values are
-        not known to us; these are ours (a small GPT).
+        not known to us; these are ours, and not tuned.
     clamp : float
         Exponents above it, of either sign, are set to it (our choice, as HAM's code has it).
     maximize : bool

@@ -1,7 +1,7 @@
 r"""Sensitivity: what HORST's alpha and beta do to a language model, and where it diverges.
 
 Each unit is a run of `unrolled.horst.language` with HORST at one :math:`\alpha` and one
-:math:`\beta`, at the rate and the decay that the search chose, and without the recovery.
+:math:`\beta`, at the rate and the decay of that experiment, and without the recovery.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class VisionSettings:
     test_images
         At most so many are tested on, and so many are validated on.
     adamw, ham, horst, mirror, sgd, sign, mirror_first
-        What the search chose for each.
+        Values of each. Those below are guesses; `horst.search` is there to replace them.
     mixed_precision
         ``"no"`` or ``"bf16"``.
     """
