@@ -67,6 +67,7 @@ def rename(model, names):
     return state
 
 
+@pytest.mark.equation("eq-looped-block")
 def test_default_block_equals_nanochat_of_transformers(tokens):
     transformers = pytest.importorskip("transformers")
     model = lively(Transformer(small()))
@@ -385,6 +386,7 @@ def test_parameters_by_formula():
     assert count_parameters(gpt2) == 2 * V * d + 12 * L * d * d + 16 * d + biases
 
 
+@pytest.mark.equation("eq-looped-flops")
 @pytest.mark.parametrize("mlp_ratio", [2, 4])
 def test_flops_equal_those_that_torch_counts(tokens, mlp_ratio):
     config = small(mlp_ratio=mlp_ratio)

@@ -121,12 +121,14 @@ def test_arguments_outside_their_range_are_named(make, name):
 # --- slacks -----------------------------------------------------------------------------------
 
 
+@pytest.mark.equation("eq-descent-slack")
 def test_exact_slacks_are_those_of_the_formula():
     losses = torch.tensor([1.0, 0.95, 0.5, 0.6, 0.3])
     expected = [0.95 - 0.9 * 1.0, 0.5 - 0.7 * 0.95, 0.6 - 0.5, 0.3 - 0.8 * 0.6]
     assert_close(ExactConstraint(ALPHAS).slacks(losses), torch.tensor(expected))
 
 
+@pytest.mark.equation("eq-descent-anchored")
 def test_anchored_slacks_do_not_see_the_start_and_equal_the_exact_ones_at_the_anchor():
     losses, _ = draw()
     anchored = AnchoredConstraint(ALPHAS, anchor=0.6)
@@ -135,6 +137,7 @@ def test_anchored_slacks_do_not_see_the_start_and_equal_the_exact_ones_at_the_an
     assert_close(anchored.slacks(other), ExactConstraint(ALPHAS).slacks(start))
 
 
+@pytest.mark.equation("eq-descent-cumulative")
 def test_cumulative_slacks_compare_each_layer_with_the_reference():
     losses = torch.tensor([2.0, 1.0, 1.0, 1.0, 1.0])
     rho = torch.tensor([0.9, 0.63, 0.63, 0.504])
@@ -142,6 +145,7 @@ def test_cumulative_slacks_compare_each_layer_with_the_reference():
     assert_close(CumulativeConstraint(ALPHAS).slacks(losses), 1 - 2 * rho)
 
 
+@pytest.mark.equation("eq-descent-proxy")
 def test_proxy_has_the_values_of_the_exact_slack_in_both_steps():
     losses, _ = draw()
     exact, proxy = ExactConstraint(ALPHAS), ProxyConstraint(ALPHAS)
@@ -149,6 +153,7 @@ def test_proxy_has_the_values_of_the_exact_slack_in_both_steps():
     assert_close(proxy.primal_slacks(losses), exact.slacks(losses))
 
 
+@pytest.mark.equation("eq-descent-proxy")
 def test_proxy_keeps_the_true_gradient_in_the_dual_step():
     losses = draw()[0].requires_grad_()
     (in_dual,) = torch.autograd.grad(ProxyConstraint(ALPHAS).slacks(losses).sum(), losses)
@@ -156,6 +161,7 @@ def test_proxy_keeps_the_true_gradient_in_the_dual_step():
     assert_close(in_dual, exact)
 
 
+@pytest.mark.equation("eq-descent-ratio")
 def test_the_mean_of_ratios_is_not_the_ratio_of_means():
     losses = torch.tensor([[1.0, 3.0], [2.0, 1.0]])
     assert_close(RatioConstraint((0.5,)).slacks(losses), torch.tensor([(2 + 1 / 3) / 2 - 0.5]))
@@ -180,6 +186,7 @@ def test_slacks_of_equal_parts_average_to_the_slack_of_the_whole(constraint):
     assert_close(torch.stack(halves).mean(dim=0), constraint.slacks(losses))
 
 
+@pytest.mark.equation("eq-descent-cumulative")
 def test_exact_feasibility_implies_cumulative_feasibility():
     losses = torch.tensor([1.0, 0.85, 0.5, 0.5, 0.35])
     assert (ExactConstraint(ALPHAS).slacks(losses) <= 0).all()
@@ -196,6 +203,7 @@ def test_ratio_refuses_means_and_says_why():
 # --- effective weights ------------------------------------------------------------------------
 
 
+@pytest.mark.equation("eq-descent-effective-weights")
 @each_form
 @pytest.mark.parametrize("seed", range(3))
 def test_effective_weights_are_the_gradient_of_the_lagrangian(constraint, seed):
@@ -220,6 +228,7 @@ def test_effective_weights_of_the_ratio_stop_at_the_floor():
     assert_close(constraint.weights(multipliers, losses), expected)
 
 
+@pytest.mark.equation("eq-descent-effective-weights")
 def test_the_telescoping_table_is_the_one_of_the_formula():
     lam = torch.tensor([1.0, 2.0, 3.0, 4.0])
     table = [-0.9 * 1, 1 - 0.7 * 2, 2 - 1.0 * 3, 3 - 0.8 * 4, 4 + 1]
@@ -281,6 +290,7 @@ def test_every_form_of_the_book_has_its_name():
 # --- violations -------------------------------------------------------------------------------
 
 
+@pytest.mark.equation("eq-descent-violation-rate")
 def test_violation_rates_are_the_counts():
     losses = torch.tensor([[1.0, 1.0, 1.0], [0.8, 1.2, 0.8], [0.9, 0.6, 0.9]])
     report = violations(losses, ExactConstraint((0.0, 0.0)))
@@ -314,6 +324,7 @@ def look(losses=SABOTAGED, constraint=None, multipliers=PRESSURE, **options):
     return detect_sabotage(losses, constraint, multipliers, **options)
 
 
+@pytest.mark.equation("eq-descent-sabotage")
 def test_sabotage_is_found_with_its_layers_and_in_words():
     report = look()
     assert report
@@ -322,6 +333,7 @@ def test_sabotage_is_found_with_its_layers_and_in_words():
     assert "layer 0: loss 2.83 is above 0.762" in report.reasons[0]
 
 
+@pytest.mark.equation("eq-descent-sabotage")
 def test_each_symptom_alone_is_no_sabotage():
     raised_only = look(losses=[1.0, 1.0, 1.0, 1.0, 1.0])
     assert raised_only.raised == (0, 1, 2, 3)

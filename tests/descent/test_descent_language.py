@@ -41,6 +41,7 @@ def adapters(model):
 # --- adapters -------------------------------------------------------------------------------------
 
 
+@pytest.mark.equation("eq-descent-adapter")
 def test_an_adapter_starts_as_the_map_it_adapts_and_trains_alone():
     linear, x = nn.Linear(5, 3), torch.randn(2, 5)
     expected = linear(x)
@@ -50,6 +51,7 @@ def test_an_adapter_starts_as_the_map_it_adapts_and_trains_alone():
     assert trainable == {"A": (2, 5), "B": (3, 2)}
 
 
+@pytest.mark.equation("eq-descent-adapter")
 def test_a_merged_adapter_does_the_same_and_leaves_the_shared_weights_alone():
     linear, x = nn.Linear(5, 3).double(), torch.randn(2, 5).double()
     before, adapted = linear.weight.clone(), LowRank(linear, rank=2)
@@ -235,6 +237,7 @@ def test_models_of_a_seed_are_tested_with_the_same_noise(monkeypatch):
 # --- win rates and claims -------------------------------------------------------------------------
 
 
+@pytest.mark.equation("eq-descent-win-rate")
 def test_the_win_rate_counts_ties_as_one_half():
     assert win_rate([1.0, 5.0, 3.0], [2.0, 4.0, 3.0]) == 0.5
     assert win_rate([1.0, 1.0], [2.0, 2.0]) == 1.0

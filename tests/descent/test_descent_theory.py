@@ -25,6 +25,7 @@ def closed_form(start, alphas, tolerances, last):
     return kept(0, last) * start + floor
 
 
+@pytest.mark.equation("eq-descent-floor")
 def test_layer_bounds_are_the_closed_form():
     alphas, tolerances = [0.5, 0.0, 0.2, 0.9], [0.1, 0.3, 0.0, 0.05]
     found = layer_bounds(2.0, alphas, tolerances)
@@ -33,6 +34,7 @@ def test_layer_bounds_are_the_closed_form():
         assert found[last] == pytest.approx(closed_form(2.0, alphas, tolerances, last))
 
 
+@pytest.mark.equation("eq-descent-floor")
 def test_a_constant_tolerance_leads_to_its_floor():
     bounds = layer_bounds(1.0, constant_alphas(0.2, 200), 0.01)
     assert bounds[-1] == pytest.approx(0.01 / 0.2)
@@ -50,6 +52,7 @@ def test_every_feasible_sequence_stays_below_its_bound():
         assert all(f <= b + 1e-12 for f, b in zip(losses.tolist(), bounds, strict=True))
 
 
+@pytest.mark.equation("eq-descent-statistical-slack")
 def test_statistical_tolerance_is_the_worst_case_of_two_errors():
     alpha, zeta = 0.3, 0.1
     expected, share = torch.tensor([1.0, 0.6]), ExactConstraint((alpha,))
@@ -60,6 +63,7 @@ def test_statistical_tolerance_is_the_worst_case_of_two_errors():
     assert both == pytest.approx(0.5 + 1.7 * 0.1)
 
 
+@pytest.mark.equation("eq-descent-corridor")
 def test_the_corridor_closes_at_the_largest_share():
     start, optimum = 0.7, 0.4
     share = largest_share(start, optimum, 12)
@@ -73,6 +77,7 @@ def test_the_corridor_closes_at_the_largest_share():
     assert all(low > up for low, up in zip(lower, upper, strict=True))
 
 
+@pytest.mark.equation("eq-descent-corridor")
 def test_both_lines_of_the_corridor_are_reached():
     for line in corridor(1.0, 0.2, [0.1, 0.3, 0.5]):
         slacks = ExactConstraint((0.1, 0.3, 0.5)).slacks(list(line))
@@ -80,6 +85,7 @@ def test_both_lines_of_the_corridor_are_reached():
         assert line[-1] >= 0.2
 
 
+@pytest.mark.equation("eq-descent-largest-share")
 def test_the_largest_share_falls_with_depth_and_is_one_for_an_optimum_of_zero():
     shares = [largest_share(1.0, 0.1, layers) for layers in (1, 2, 4, 8, 1000)]
     assert shares == sorted(shares, reverse=True)
@@ -89,6 +95,7 @@ def test_the_largest_share_falls_with_depth_and_is_one_for_an_optimum_of_zero():
     assert largest_share(1.0, 1.0, 6) == 0.0
 
 
+@pytest.mark.equation("eq-descent-hoeffding")
 def test_the_sampling_error_covers_at_least_as_often_as_it_says():
     generator = torch.Generator().manual_seed(4)
     samples = torch.rand(4000, 50, 3, generator=generator) < 0.5  # losses 0 or 1 of 3 layers

@@ -148,6 +148,7 @@ def test_frames_are_scaled_and_estimates_scaled_back():
     assert found.rmse[-1].item() == pytest.approx(direct.item(), rel=1e-5)
 
 
+@pytest.mark.equation("eq-descent-noise-estimate")
 @pytest.mark.parametrize("gamma", [0.25, 0.5, 1.0, 2.0])
 def test_estimator_knows_the_noise_of_a_still_scene(gamma):
     still = torch.linspace(-2, 2, 64).expand(400, 8, 64)
@@ -174,6 +175,7 @@ def test_estimator_refuses_one_frame():
 # --- filters ----------------------------------------------------------------------------------
 
 
+@pytest.mark.equation("eq-descent-wiener")
 def test_wiener_filter_is_the_regression_of_clean_on_noisy():
     generator = torch.Generator().manual_seed(0)
     clean = torch.randn(200_000, 1, 3, generator=generator) @ torch.tensor(

@@ -55,6 +55,7 @@ def test_unroll_returns_the_start_and_every_state():
     assert [state.item() for state in states] == [1.0, 3.0, 7.0, 15.0]
 
 
+@pytest.mark.equation("eq-descent-soft-threshold")
 @pytest.mark.parametrize("x", [-2.0, -0.3, 0.0, 0.4, 0.5, 3.0])
 def test_soft_threshold_is_the_proximal_operator_of_the_l1_norm(x):
     found = optimize.minimize_scalar(lambda h: 0.5 * (h - x) ** 2 + 0.5 * abs(h), tol=1e-12)
@@ -62,6 +63,7 @@ def test_soft_threshold_is_the_proximal_operator_of_the_l1_norm(x):
     assert value.item() == pytest.approx(found.x, abs=1e-6)
 
 
+@pytest.mark.equation("eq-descent-gradient-layer")
 def test_gradient_layer_is_a_step_against_the_gradient_of_autograd(sparse_problem):
     D, y, _ = sparse_problem
     h = normal(1, 3, 16, seed=4).requires_grad_()
@@ -69,6 +71,7 @@ def test_gradient_layer_is_a_step_against_the_gradient_of_autograd(sparse_proble
     assert_close(networks.gradient_layer(h, y, D, 0.1), h - 0.1 * gradient)
 
 
+@pytest.mark.equation("eq-descent-lasso")
 def test_lasso_objective_takes_one_threshold_for_each_atom():
     h, y, D = torch.tensor([[[1.0, -2.0]]]), torch.tensor([[[0.0, 1.0]]]), torch.eye(2)
     # 1/2 (1 + 9) + 3 * 1 + 5 * 2
@@ -110,6 +113,7 @@ def test_ista_reaches_the_solution_of_an_independent_solver(sparse_problem):
     assert (found == 0).sum() > 5  # sparse
 
 
+@pytest.mark.equation("eq-descent-ista")
 def test_ista_is_done_in_one_layer_when_the_dictionary_is_orthogonal():
     D = torch.linalg.qr(normal(8, 8))[0]
     y = normal(2, 3, 8, seed=1)
@@ -118,12 +122,14 @@ def test_ista_is_done_in_one_layer_when_the_dictionary_is_orthogonal():
     assert_close(states[2], states[1])
 
 
+@pytest.mark.equation("eq-descent-ista")
 def test_ista_never_raises_its_objective(sparse_problem):
     D, y, threshold = sparse_problem
     values = [networks.lasso_objective(h, y, D, threshold) for h in ista(y, D, threshold, 50)]
     assert all(b <= a + 1e-12 for a, b in itertools.pairwise(values))
 
 
+@pytest.mark.equation("eq-descent-lista")
 @pytest.mark.parametrize("tied", [True, False])
 def test_lista_with_its_starting_weights_is_ista(sparse_problem, tied):
     D, y, threshold = sparse_problem
@@ -153,6 +159,7 @@ def column(scale):
     return torch.as_tensor(scale, dtype=torch.float64).view(-1, 1, 1)
 
 
+@pytest.mark.equation("eq-descent-attention-weights", "eq-descent-coupling")
 @pytest.mark.parametrize("scale", SCALES)
 def test_attention_weights_and_energies_are_those_of_their_definition(scale):
     H, V, beta = normal(3, 5, 8), normal(4, 8, seed=1, scale=0.3), column(scale)
@@ -181,6 +188,7 @@ def test_no_frame_weighs_more_in_a_row_than_the_row_itself(spread):
     assert (own >= 1 / 6 - 1e-12).all()
 
 
+@pytest.mark.equation("eq-descent-coupling-gradient")
 @pytest.mark.parametrize("scale", SCALES)
 def test_coupling_gradient_is_that_of_autograd(scale):
     H, V = normal(3, 5, 8).requires_grad_(), normal(4, 8, seed=1, scale=0.3)
@@ -188,6 +196,7 @@ def test_coupling_gradient_is_that_of_autograd(scale):
     assert_close(networks.coupling_gradient(H, V, scale), expected, rtol=0, atol=1e-14)
 
 
+@pytest.mark.equation("eq-descent-majoriser")
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_majoriser_touches_with_the_same_slope(scale):
     H, V = normal(3, 5, 8).requires_grad_(), normal(4, 8, seed=1, scale=0.3)
@@ -197,6 +206,7 @@ def test_the_majoriser_touches_with_the_same_slope(scale):
     assert_close(slope, networks.coupling_gradient(H, V, scale))
 
 
+@pytest.mark.equation("eq-descent-majoriser")
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("move", [0.01, 0.5, 5.0])
 def test_the_majoriser_lies_above(scale, move):
@@ -208,6 +218,7 @@ def test_the_majoriser_lies_above(scale, move):
         assert (above >= networks.coupling_energy(H, V, scale) - 1e-12).all()
 
 
+@pytest.mark.equation("eq-descent-coupling-bound")
 @pytest.mark.parametrize("num_frames", [2, 3, 8])
 @pytest.mark.parametrize("spread", [0.1, 0.5, 1.0, 2.0])
 def test_the_curvature_of_the_coupling_keeps_its_bound(num_frames, spread):
@@ -217,6 +228,7 @@ def test_the_curvature_of_the_coupling_keeps_its_bound(num_frames, spread):
     assert curvature.max() <= networks.coupling_bound(num_frames)
 
 
+@pytest.mark.equation("eq-descent-coupling-bound")
 def test_two_equal_frames_attain_the_bound():
     # The energy of two frames at distance z is -2 log(1 + exp(-z^2/2)): curvature 1 in z at 0,
     # and z = sqrt(2) x along the unit vector (1, -1) / sqrt(2).
@@ -227,6 +239,7 @@ def test_two_equal_frames_attain_the_bound():
     assert top == pytest.approx(networks.coupling_bound(2)) == 2.0
 
 
+@pytest.mark.equation("eq-descent-kernel")
 @pytest.mark.parametrize("num_frames", [2, 3, 6])
 @pytest.mark.parametrize("scale", [1.0, 0.2])
 def test_averaging_by_attention_never_raises_the_kernel_energy(num_frames, scale):
@@ -238,6 +251,7 @@ def test_averaging_by_attention_never_raises_the_kernel_energy(num_frames, scale
         assert (after <= before + 1e-12).all()
 
 
+@pytest.mark.equation("eq-descent-cooling")
 def test_cooling_undoes_a_change_of_scale_exactly():
     H, V = normal(3, 5, 8), normal(4, 8, seed=1)
     scale = networks.cooling(0.5, 2.0)
@@ -373,6 +387,7 @@ def test_every_weight_gets_a_gradient(name, frames):
     assert silent == expected
 
 
+@pytest.mark.equation("eq-descent-dust", "eq-descent-ut")
 def test_the_published_sizes():
     assert count_parameters(DUST()) == 91_144
     assert count_parameters(UT()) == 37_888
@@ -428,6 +443,7 @@ def test_dust_without_coupling_is_unrolled_with_any_encoder(frames):
         assert_close(state, h, rtol=0, atol=1e-13)
 
 
+@pytest.mark.equation("eq-descent-dust-layer")
 @torch.no_grad()
 def test_dust_layer_is_its_formula_frame_by_frame(frames):
     model = shaken("dust")
@@ -459,6 +475,7 @@ def test_untrained_dust_lowers_its_objective_in_every_layer(frames, coupling, sc
     assert (output.energies[:, 1] < output.energies[:, 0]).all()
 
 
+@pytest.mark.equation("eq-descent-dust-objective")
 @torch.no_grad()
 def test_dust_lowers_its_objective_from_any_codes_with_any_weights_and_the_safe_step(frames):
     for seed in range(20):
@@ -491,6 +508,7 @@ def test_negative_thresholds_and_couplings_count_as_zero(frames):
     assert_close(ours.energies, theirs.energies)
 
 
+@pytest.mark.equation("eq-descent-safe-step")
 def test_safe_step_is_that_of_ista_without_coupling():
     D, V = normal(16, 25), normal(5, 25)
     expected = 1 / torch.linalg.matrix_norm(D, 2).item() ** 2
@@ -525,6 +543,7 @@ def never_rises(energies):
     return bool((energies[1:] <= energies[:-1] + 1e-10).all())
 
 
+@pytest.mark.equation("eq-descent-ut-layer")
 @pytest.mark.parametrize("symmetric_attention", [False, True])
 @torch.no_grad()
 def test_ut_layer_is_its_formula_frame_by_frame(frames, symmetric_attention):
@@ -542,6 +561,7 @@ def test_ut_layer_is_its_formula_frame_by_frame(frames, symmetric_attention):
         assert_close(after[b, t], torch.relu(B[b, t] - W @ z))
 
 
+@pytest.mark.equation("eq-descent-orthant")
 def test_the_feed_forward_part_is_a_proximal_gradient_step_of_size_one(frames):
     W, B = negative_weights(8, 1, high=0.9), normal(5, 6, 8, seed=2)
     Z = normal(5, 6, 8, seed=3).abs().requires_grad_()
@@ -610,6 +630,7 @@ def count_rises(layer, inputs):
     return inside, outside
 
 
+@pytest.mark.equation("eq-descent-ut-regime")
 @pytest.mark.parametrize("seed", range(3))
 def test_ut_energy_never_rises_where_the_margin_is_positive(seed):
     W = negative_weights(8, seed, low=-0.6)

@@ -35,6 +35,7 @@ def rng(seed=0):
 # --- noise ------------------------------------------------------------------------------------
 
 
+@pytest.mark.equation("eq-descent-noise")
 @pytest.mark.parametrize("kind", ["gaussian", "uniform"])
 def test_noise_has_the_standard_deviation_of_its_level(kind):
     e = torch.full((200, 500), 3.0)
@@ -92,6 +93,7 @@ def test_noise_lets_the_gradient_through_and_keeps_the_type():
     assert_close(e.grad, torch.ones_like(e))
 
 
+@pytest.mark.equation("eq-descent-noise")
 def test_tokens_are_replaced_as_often_as_the_level_says():
     tokens = torch.zeros(100_000, dtype=torch.long)
     noisy = perturb_tokens(tokens, 0.8, 1000, generator=rng())
@@ -240,6 +242,7 @@ def test_a_seeded_training_noise_resumes_with_its_run(tmp_path):
 # --- privacy ----------------------------------------------------------------------------------
 
 
+@pytest.mark.equation("eq-descent-privacy")
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0, 3.0])
 @pytest.mark.parametrize("ratio", [0.3, 1.0, 2.0])
 def test_delta_is_the_hockey_stick_divergence_of_two_gaussians(epsilon, ratio):
@@ -273,6 +276,7 @@ def test_epsilon_falls_with_the_noise():
     assert epsilons == sorted(epsilons, reverse=True)
 
 
+@pytest.mark.equation("eq-descent-privacy")
 @pytest.mark.parametrize("delta", [1e-6, 1e-3])
 @pytest.mark.parametrize("noise", [6.0, 20.0, 100.0])
 def test_the_exact_epsilon_is_below_the_classical_bound(noise, delta):
@@ -295,6 +299,7 @@ def test_more_tokens_need_more_noise_by_their_root():
     assert noise_level(8.0, 0.05, 1.0, num_tokens=25) == pytest.approx(5 * one)
 
 
+@pytest.mark.equation("eq-descent-clip")
 def test_clipped_texts_are_within_the_sensitivity():
     report = embedding_privacy(2.0, 0.5, 1.5, num_tokens=6)
     assert report.noise_std == 1.0
@@ -307,6 +312,7 @@ def test_clipped_texts_are_within_the_sensitivity():
     assert (opposite[0] - opposite[1]).norm().item() == pytest.approx(report.sensitivity)
 
 
+@pytest.mark.equation("eq-descent-clip")
 def test_short_vectors_are_not_clipped():
     e = torch.tensor([[0.1, 0.2], [0.0, 0.0]])
     assert torch.equal(clip_embeddings(e, 1.0), e)

@@ -18,6 +18,7 @@ def point():
 # --- steepest descent ---------------------------------------------------------------------------
 
 
+@pytest.mark.equation("eq-horst-steepest")
 @pytest.mark.parametrize("p", [1, 1.5, 2, 3, 4, math.inf])
 def test_steepest_direction_has_unit_length_and_reaches_the_dual_norm(point, p):
     theta, u = point
@@ -28,6 +29,7 @@ def test_steepest_direction_has_unit_length_and_reaches_the_dual_norm(point, p):
     assert (u * d).sum().item() == pytest.approx(torch.linalg.vector_norm(u, q).item())
 
 
+@pytest.mark.equation("eq-horst-steepest")
 @pytest.mark.parametrize("p", [1.5, 3])
 def test_no_direction_on_the_unit_sphere_beats_the_steepest(p):
     u = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
@@ -65,6 +67,7 @@ def test_adam_does_not_hide_a_gradient_that_is_not_a_number():
     assert direction.isnan().tolist() == [True, False]
 
 
+@pytest.mark.equation("eq-horst-adam")
 def test_adam_is_the_adam_of_torch(point):
     theta, u = point
     weight = torch.nn.Parameter(theta.clone())
@@ -79,12 +82,14 @@ def test_adam_is_the_adam_of_torch(point):
 # --- mirrors ------------------------------------------------------------------------------------
 
 
+@pytest.mark.equation("eq-horst-mirror-step")
 def test_mirror_step_moves_the_mirror_map_by_the_direction(point):
     theta, u = point
     moved = theta - op.hyperbolic(0.3)(theta, u, None)[0]
     torch.testing.assert_close(op.mirror_map(moved, 0.3), op.mirror_map(theta, 0.3) - u)
 
 
+@pytest.mark.equation("eq-horst-hyperbolic-entropy")
 def test_mirror_map_is_the_gradient_of_the_entropy(point):
     theta = point[0].requires_grad_()
     b = 0.7
@@ -92,6 +97,7 @@ def test_mirror_map_is_the_gradient_of_the_entropy(point):
     torch.testing.assert_close(torch.autograd.grad(phi, theta)[0], op.mirror_map(theta, b))
 
 
+@pytest.mark.equation("eq-horst-exponential", "eq-horst-metric")
 @pytest.mark.parametrize(
     ("operator", "slope"),
     [
@@ -107,6 +113,7 @@ def test_a_mirror_is_linear_for_small_steps(point, operator, slope):
     torch.testing.assert_close(moved, slope(theta) * u, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.equation("eq-horst-exponential")
 def test_the_exponential_keeps_zeros_and_signs_of_what_the_addition_leaves():
     theta, u = torch.tensor([1.0, -1.0, 0.5, 0.0]), torch.tensor([0.2, 0.2, 0.5, 0.0])
     moved = theta - op.exponential(30.0, 0.1)(theta, u, None)[0]
@@ -131,11 +138,13 @@ def test_sign_after_a_mirror_is_sign(point, mirror):
     assert not torch.allclose(other, u.sign())
 
 
+@pytest.mark.equation("eq-horst-commutator")
 def test_linear_operators_commute(point):
     assert op.commutator(op.scale(0.3), op.metric(2.0), *point).abs().max() < 1e-15
     assert op.commutator(op.gradient(), op.metric(2.0), *point).abs().max() == 0
 
 
+@pytest.mark.equation("eq-horst-commutator")
 def test_the_commutator_of_sign_and_metric_is_minus_what_the_mirror_adds(point):
     theta, u = point
     # sign(D g) - D sign(g) = -alpha |theta| sign(g)
@@ -143,6 +152,7 @@ def test_the_commutator_of_sign_and_metric_is_minus_what_the_mirror_adds(point):
     torch.testing.assert_close(op.commutator(op.sign(), op.metric(2.0), theta, u), expected)
 
 
+@pytest.mark.equation("eq-horst-composition")
 def test_composition_is_associative_and_carries_the_states(point):
     theta, u = point
     a, b, c = op.metric(2.0), op.adam(), op.scale(0.1)
@@ -155,6 +165,7 @@ def test_composition_is_associative_and_carries_the_states(point):
     assert states[0][1][0].steps == 3
 
 
+@pytest.mark.equation("eq-horst-update")
 def test_horst_is_the_rule_of_two_lines(point):
     theta, u = point
     lr, alpha, beta, decay, b1, b2, eps = 0.01, 7.0, 0.3, 0.2, 0.8, 0.95, 1e-8

@@ -259,6 +259,7 @@ def test_foreach_and_one_by_one_agree(ours):
         assert torch.equal(a, b)
 
 
+@pytest.mark.equation("eq-horst-update")
 @pytest.mark.parametrize("foreach", [True, False])
 def test_horst_is_the_composition_of_operators(foreach):
     values = {"lr": 0.02, "alpha": 9.0, "beta": 0.2, "weight_decay": 0.1, "betas": (0.8, 0.9)}
@@ -271,6 +272,7 @@ def test_horst_is_the_composition_of_operators(foreach):
         torch.testing.assert_close(param.detach(), theta)
 
 
+@pytest.mark.equation("eq-horst-ham")
 @pytest.mark.parametrize("foreach", [True, False])
 def test_ham_is_its_formula_behind_adamw(foreach):
     values = {"lr": 0.02, "weight_decay": 0.1}

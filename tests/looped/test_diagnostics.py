@@ -42,6 +42,7 @@ def batch():
 # --- residual norms -------------------------------------------------------------------------
 
 
+@pytest.mark.equation("eq-looped-residual-norm")
 def test_residual_norm_is_the_mean_length_of_a_token():
     states = [torch.zeros(2, 3, 4), torch.zeros(2, 3, 4)]
     states[1][0, 0] = torch.tensor([3.0, 4.0, 0.0, 0.0])
@@ -149,6 +150,7 @@ def test_probe_takes_only_known_places():
 # --- oscillation ----------------------------------------------------------------------------
 
 
+@pytest.mark.equation("eq-looped-oscillation")
 def test_oscillation_is_the_coefficient_of_variation():
     assert gradient_oscillation([2.0] * 5) == 0
     assert gradient_oscillation([1, 3]) == gradient_oscillation([10, 30]) == 0.5
@@ -221,6 +223,7 @@ RISES = 10 + 2.0 * STEPS + 10 * np.abs(NOISE)
 BOUNDED = 25 - 15 * np.exp(-STEPS / 20) + 0.5 * NOISE
 
 
+@pytest.mark.equation("eq-looped-collapse")
 @pytest.mark.parametrize(
     ("losses", "norms", "plateau", "exploding"),
     [

@@ -60,6 +60,7 @@ each = pytest.mark.parametrize("injection", INJECTIONS)
 # --- what all variants share ----------------------------------------------------------------
 
 
+@pytest.mark.equation("eq-looped-recurrence")
 @each
 @pytest.mark.parametrize("style", [{}, LAYER_STYLE])
 def test_one_loop_is_the_plain_transformer(injection, style, tokens, targets):
@@ -140,6 +141,13 @@ def by_hand(model, tokens):
     return states
 
 
+@pytest.mark.equation(
+    "eq-looped-attention",
+    "eq-looped-fla",
+    "eq-looped-flt",
+    "eq-looped-input",
+    "eq-looped-recurrence",
+)
 @each
 def test_states_equal_the_recurrence_written_out(injection, tokens):
     model = make(injection, num_loops=3)
@@ -170,6 +178,7 @@ def test_first_position_stands_still_only_where_the_state_is_but_a_query(injecti
     assert not torch.allclose(states[1][:, 1], states[0][:, 1], atol=1e-3)
 
 
+@pytest.mark.equation("eq-looped-flt")
 def test_first_logits_of_flt_do_not_depend_on_the_number_of_loops(tokens):
     model = make("flt")
     one, many = model(tokens, num_loops=1).logits, model(tokens, num_loops=9).logits
@@ -208,6 +217,7 @@ def test_loops_at_inference_may_differ_from_training(injection, tokens):
     assert_close(states[:3], model(tokens, loop_states=True).loop_states, rtol=0, atol=0)
 
 
+@pytest.mark.equation("eq-looped-loss")
 @pytest.mark.parametrize("K", [1, 2, 3, 4, 6, 7, 12])
 def test_loss_averages_the_named_loops(K, tokens, targets):
     model = make("flt", num_loops=K)

@@ -25,6 +25,7 @@ def batch():
     return tokens[:, :-1], tokens[:, 1:]
 
 
+@pytest.mark.equation("eq-looped-growth")
 def test_linear_states_grow_at_the_rate_of_the_spectral_radius():
     M = torch.randn(6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     M = M @ M.T  # real eigenvalues, so that the norm settles on the rate
@@ -32,6 +33,7 @@ def test_linear_states_grow_at_the_rate_of_the_spectral_radius():
     assert_close(states[-1].norm() / states[-2].norm(), torch.linalg.eigvalsh(M).max())
 
 
+@pytest.mark.equation("eq-looped-norm", "eq-looped-power")
 def test_normed_linear_states_are_the_power_iteration():
     M = torch.diag(torch.tensor([3.0, 1.0, 0.5]))
     states = theory.linear_states(M, torch.ones(3), 20, normed=True)
@@ -41,6 +43,7 @@ def test_normed_linear_states_are_the_power_iteration():
     assert_close(states[9, 1] / states[9, 0], torch.tensor(3.0**-10))
 
 
+@pytest.mark.equation("eq-looped-paths")
 @pytest.mark.parametrize("shared", [True, False])
 def test_path_sum_is_the_expected_norm_of_the_walk(shared):
     generator = torch.Generator().manual_seed(3)
@@ -50,12 +53,14 @@ def test_path_sum_is_the_expected_norm_of_the_walk(shared):
     assert_close(mean_square, expected, rtol=0.25, atol=0)
 
 
+@pytest.mark.equation("eq-looped-paths")
 def test_path_sums_have_their_closed_form_and_rate():
     assert theory.path_sum(0.3, 50, shared=False) == pytest.approx((1 + 0.09) ** 25)
     growth = theory.path_sum(0.3, 401, shared=True) / theory.path_sum(0.3, 400, shared=True)
     assert growth == pytest.approx(1.3, rel=2e-3)
 
 
+@pytest.mark.equation("eq-looped-bound")
 @pytest.mark.parametrize("scale", [0.1, 1.0, 30.0])
 def test_no_stream_gets_more_from_a_block_than_its_bound(scale):
     torch.manual_seed(0)
@@ -66,6 +71,7 @@ def test_no_stream_gets_more_from_a_block_than_its_bound(scale):
         assert (block(x, query=query) - x).norm(dim=-1).max() <= bound
 
 
+@pytest.mark.equation("eq-looped-bound")
 @torch.no_grad()
 def test_the_bound_is_attained():
     block = Block(TransformerConfig(**{**SMALL, "num_heads": 1}))
@@ -104,6 +110,7 @@ def test_the_state_of_every_loop_stays_within_the_bound(name, batch):
         assert state.norm(dim=-1).max() <= limit
 
 
+@pytest.mark.equation("eq-looped-covariance", "eq-looped-softmax")
 def test_query_jacobian_is_that_of_autograd():
     generator = torch.Generator().manual_seed(2)
     q, k, v = (torch.randn(s, generator=generator).double() for s in ((6,), (9, 6), (9, 6)))
@@ -119,6 +126,7 @@ def test_alikeness_of_equal_and_of_fresh_states(batch):
     assert between == pytest.approx([1.0] * 4)
 
 
+@pytest.mark.equation("eq-looped-alikeness")
 def test_alikeness_is_the_mean_cosine_over_pairs(batch):
     model = make("original")
     state = model(batch[0], loop_states=True).loop_states[1].flatten(0, 1)
@@ -127,6 +135,7 @@ def test_alikeness_is_the_mean_cosine_over_pairs(batch):
     assert between[1] == pytest.approx(cosines.mean().item(), abs=1e-5)
 
 
+@pytest.mark.equation("eq-looped-bptt")
 @pytest.mark.parametrize("name", INJECTIONS)
 def test_loop_gradients_sum_to_the_gradient_of_autograd(name, batch):
     model = make(name)
@@ -149,6 +158,7 @@ def test_the_last_loop_gradient_is_that_of_a_detached_state(batch):
     assert_close(theory.loop_gradients(model, *batch)[-1], expected, rtol=1e-3, atol=1e-7)
 
 
+@pytest.mark.equation("eq-looped-count")
 @pytest.mark.parametrize("name", INJECTIONS)
 @pytest.mark.parametrize("num_layers", [1, 3])
 def test_gradient_count_is_that_of_autograd(name, num_layers, batch):
@@ -164,6 +174,7 @@ def test_gradient_count_is_that_of_autograd(name, num_layers, batch):
     assert_close(gradient(5), counted * once, rtol=1e-3, atol=1e-7)
 
 
+@pytest.mark.equation("eq-looped-memory")
 def test_checkpointed_loops_save_one_state_each(batch):
     inputs = batch[0]
     state = inputs.numel() * 16 * 4  # bytes of a (B, N, d) tensor of float32
@@ -179,6 +190,7 @@ def test_checkpointed_loops_save_one_state_each(batch):
     assert cost(4, False) - cost(2, False) == pytest.approx(2 * graph)
 
 
+@pytest.mark.equation("eq-looped-sharpness")
 @pytest.mark.parametrize("num_loops", [3, 8])
 @pytest.mark.parametrize("shared", [True, False])
 def test_scalar_sharpness_is_the_top_curvature(num_loops, shared):
