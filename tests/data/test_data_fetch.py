@@ -163,10 +163,11 @@ FAULTS = {
     "says_too_much": "IncompleteRead",
     "says_too_little": "SHA256",
 }
+CUT = ("stalls", "cut", "says_too_much")  # what has come by then is kept, to go on from there
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_leaves_nothing_and_is_told(server, cache, fault):
+def test_a_fault_leaves_no_file_and_is_told(server, cache, fault):
     file = remote(server.at(fault))
     with pytest.raises(FetchError) as caught:
         fetch(file, timeout=0.3)
@@ -175,7 +176,7 @@ def test_a_fault_leaves_nothing_and_is_told(server, cache, fault):
     assert FAULTS[fault] in message
     assert "What you can do" in message
     assert str(cache / "file.txt") in message
-    assert left_in(cache) == []
+    assert left_in(cache) == (["file.txt.part"] if fault in CUT else [])
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -6,7 +6,10 @@ Debian package (``deb:NAME=VERSION``) or a plain address (``https://...``); a pa
 and the file is then one member of it.
 
 Packages come through their own clients, plain addresses through `pooch`, and nothing gets its
-final name before its SHA-256 is right. Two environment variables are read at each call:
+final name before its SHA-256 is right. What a broken connection has brought from a plain address
+is kept beside the target (``NAME.part``); the next source, or the next call, goes on from there if
+the server can send the rest of a file, and begins again if it cannot. Two environment variables
+are read at each call:
 
 ``UNROLLED_CACHE``
     The folder of the cache; by default ``~/.cache/unrolled``.
@@ -14,26 +17,27 @@ final name before its SHA-256 is right. Two environment variables are read at ea
     1 forbids the network: what is in the cache is used, all else raises `OfflineError`.
 """
 
+from __future__ import annotations
+
+import errno
 import hashlib
-import io
-import lzma
 import os
 import re
 import shutil
-import stat
 import subprocess
 import sys
-import tarfile
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from glob import escape
-from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from unrolled.data.archives import check_path, read_members
+
+if TYPE_CHECKING:
+    import requests
 
 REFERENCES = {
     "pip": re.compile(r"pip:(?P<name>\w[\w.-]*)==(?P<version>\w[\w.!+-]*)", re.ASCII),
@@ -46,18 +50,12 @@ ADVICE = {
     "npm": "npm comes with Node.js: where it is missing, install that",
     "deb": "apt-get comes with Debian and its relatives, and finds what their release has",
 }
-AR_MAGIC = b"!<arch>\n"
-AR_HEADER = re.compile(rb"(?P<name>.{16}).{32}(?P<size>\d+) *`\n", re.DOTALL)
 SUMS = "SHA256SUMS"
 LINES_SHOWN = 15  # of what a client printed
-DAMAGE = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    OSError,
-)
+ATTEMPTS = 10  # of one source that is cut again and again, but gets on each time
+RESERVE = 50_000_000  # bytes that a fetch leaves free on the disk
+CHUNK = 2**16
+REFUSED, GONE, BUSY = (401, 403, 407, 451), (404, 410), (429, 500, 502, 503, 504)
 
 
 class FetchError(RuntimeError):
@@ -116,7 +114,7 @@ class Source:
         _kind_of(self.reference)
         _check_sha256(self.sha256)
         if self.member is not None:
-            _check_path("member", self.member)
+            check_path("member", self.member)
 
     @property
     def kind(self) -> str:
@@ -134,8 +132,8 @@ class RemoteFile:
         Path in the cache folder, with ``/`` between its parts.
     sha256 : str
         SHA-256 of the file.
-    num_bytes : int
-        Its size.
+    num_bytes : int or None
+        Its size; None if nobody has published it. No more than that is ever written.
     sources : tuple of Source
         Tried in order.
 
@@ -149,14 +147,16 @@ class RemoteFile:
 
     name: str
     sha256: str
-    num_bytes: int
+    num_bytes: int | None
     sources: tuple[Source, ...]
 
     def __post_init__(self):
-        _check_path("name", self.name)
+        check_path("name", self.name)
         _check_sha256(self.sha256)
         if not self.sources:
             raise ValueError("sources is empty, but a file needs at least one")
+        if self.num_bytes is None and any(source.member for source in self.sources):
+            raise ValueError("num_bytes is None, but a member of an archive needs a largest size")
 
 
 def cache_folder() -> Path:
@@ -178,7 +178,7 @@ def fetch(file: RemoteFile, *, timeout: float = 60.0, client_timeout: float = 90
 
     A file in the cache is verified at each call, and fetched anew when it is damaged. A second
     process that asks for the same file waits for the first. An interrupted fetch leaves nothing
-    under the final name.
+    under the final name, and what came from a plain address is not fetched again.
 
     Parameters
     ----------
@@ -207,7 +207,7 @@ def fetch(file: RemoteFile, *, timeout: float = 60.0, client_timeout: float = 90
     sources = [source for source in file.sources if not offline() or _is_cached(source)]
     if not sources:
         raise OfflineError(_offline_message(file, target))
-    with _locked(target):
+    with locked(target):
         if not has_sha256(target, file.sha256):  # else: fetched while this process waited
             _try_sources(file, sources, target, _Limits(timeout, client_timeout))
     return target
@@ -232,11 +232,11 @@ def derive(name: str, make: Callable[[Path], None]) -> Path:
     Path
         A folder in which each file has the SHA-256 that it had when it was made.
     """
-    _check_path("name", name)
+    check_path("name", name)
     target = cache_folder() / name
     if _is_whole(target):
         return target
-    with _locked(target):
+    with locked(target):
         if not _is_whole(target):  # else: made while this process waited
             with _incoming(target) as folder:
                 make(folder)
@@ -271,38 +271,6 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def read_members(archive: Path, pattern: str, max_bytes: int) -> dict[str, bytes]:
-    """Return members of a zip, tar or Debian archive, read into memory; nothing is unpacked.
-
-    Parameters
-    ----------
-    archive : Path
-        A zip file (also a wheel), a tar file with any compression, or a Debian package.
-    pattern : str
-        Which members, as in `fnmatch.fnmatchcase` (``*`` also matches ``/``).
-    max_bytes : int
-        Largest size of a member.
-
-    Returns
-    -------
-    dict of str to bytes
-        Content by name.
-
-    Raises
-    ------
-    ValueError
-        The archive is damaged, no member matches, or one that matches is a link, a device, a
-        folder, too large, or has a name that points outside of the archive.
-    """
-    try:
-        members = dict(_reader_of(archive)(archive, pattern, max_bytes))
-    except DAMAGE as error:
-        raise ValueError(f"{archive.name} is no archive, or a damaged one: {error}") from error
-    if not members:
-        raise ValueError(f"{archive.name} has no member {pattern}")
-    return members
-
-
 @dataclass(frozen=True)
 class _Limits:
     silence: float
@@ -313,6 +281,10 @@ def _archive(source: Source) -> Path:
     return cache_folder() / "archives" / f"{source.sha256}.archive"
 
 
+def _part(target: Path) -> Path:
+    return target.with_name(target.name + ".part")
+
+
 def _is_cached(source: Source) -> bool:
     return source.member is not None and has_sha256(_archive(source), source.sha256)
 
@@ -321,7 +293,8 @@ def _try_sources(file: RemoteFile, sources: list[Source], target: Path, limits: 
     failures = {}
     for source in sources:
         try:
-            return _deliver(source, file, target, limits)
+            _deliver(source, file, target, limits)
+            return _part(target).unlink(missing_ok=True)  # another source was faster
         except (OSError, ValueError, ClientError) as error:  # errors of requests are OSErrors
             failures[source.reference] = error
     raise FetchError(_failure_message(file, target, failures), failures)
@@ -329,9 +302,9 @@ def _try_sources(file: RemoteFile, sources: list[Source], target: Path, limits: 
 
 def _deliver(source: Source, file: RemoteFile, target: Path, limits: _Limits) -> None:
     if source.member is None:
-        return _download(source, target, limits)
+        return _download(source, target, limits, file.num_bytes)
     archive = _archive(source)
-    with _locked(archive):
+    with locked(archive):
         if not has_sha256(archive, source.sha256):
             _download(source, archive, limits)
     content = read_members(archive, escape(source.member), file.num_bytes)[source.member]
@@ -343,7 +316,23 @@ def _deliver(source: Source, file: RemoteFile, target: Path, limits: _Limits) ->
         (folder / target.name).replace(target)
 
 
-def _download(source: Source, target: Path, limits: _Limits) -> None:
+def _download(source: Source, target: Path, limits: _Limits, num_bytes: int | None = None) -> None:
+    """Bring what a source delivers to the target, verified; an archive has no known size."""
+    if source.kind != "http":
+        return _retrieve(source, target, _client(source, limits))
+    part = _part(target)
+    resumable = _Resumable(part, source.sha256, limits.silence, num_bytes)
+    resumed = part.exists()
+    try:
+        _retrieve(source, target, resumable)
+    except ValueError:
+        if not resumed:
+            raise
+        part.unlink(missing_ok=True)  # it was of no use: begin again
+        _retrieve(source, target, resumable)
+
+
+def _retrieve(source: Source, target: Path, downloader: Callable) -> None:
     import pooch
 
     pooch.get_logger().setLevel("WARNING")
@@ -353,23 +342,122 @@ def _download(source: Source, target: Path, limits: _Limits) -> None:
             known_hash=f"sha256:{source.sha256}",
             fname=target.name,
             path=folder,
-            downloader=_downloader(source, limits),
+            downloader=downloader,
         )
         (folder / target.name).replace(target)
 
 
-def _downloader(source: Source, limits: _Limits) -> Callable:
-    import pooch
-
-    if source.kind == "http":
-        return pooch.HTTPDownloader(timeout=limits.silence)
-
+def _client(source: Source, limits: _Limits) -> Callable:
     def from_client(reference: str, output_file: str, _pooch: object) -> None:
         with tempfile.TemporaryDirectory(dir=Path(output_file).parent) as folder:
             CLIENTS[source.kind](source, Path(folder), limits.client)
             _only_file(Path(folder)).replace(output_file)
 
     return from_client
+
+
+@dataclass(frozen=True)
+class _Resumable:
+    """A downloader for pooch that goes on where an earlier one was cut.
+
+    Only the SHA-256 of the whole, which pooch compares, says whether the pieces fit together.
+    """
+
+    part: Path
+    sha256: str
+    silence: float
+    num_bytes: int | None
+
+    def __call__(self, url: str, output_file: str, _pooch: object) -> None:
+        import requests
+
+        for attempt in range(1, ATTEMPTS + 1):
+            before = self._size()
+            try:
+                self._go_on(url)
+                break
+            except requests.RequestException as error:
+                got_on = _can_resume(error.response) and self._size() > before
+                if not got_on or attempt == ATTEMPTS:
+                    raise
+        self.part.replace(output_file)
+
+    def _size(self) -> int:
+        return self.part.stat().st_size if self.part.exists() else 0
+
+    def _go_on(self, url: str) -> None:
+        import requests
+
+        start = self._size()
+        # Without this, a server may compress, and then no position is a position in the file.
+        headers = {"Accept-Encoding": "identity"}
+        if start:
+            headers["Range"] = f"bytes={start}-"
+        with requests.get(url, headers=headers, stream=True, timeout=self.silence) as response:
+            if start and response.status_code == 416:  # there is nothing after what is here
+                return self._end_or_begin_again(url)
+            response.raise_for_status()
+            try:
+                self._write(response, start if _sends_from(response, start) else 0)
+            except requests.RequestException as error:
+                error.response = response
+                raise
+
+    def _end_or_begin_again(self, url: str) -> None:
+        if not has_sha256(self.part, self.sha256):
+            self.part.unlink()
+            self._go_on(url)
+
+    def _write(self, response: requests.Response, start: int) -> None:
+        length = response.headers.get("Content-Length", "")
+        require_space(self.part.parent, int(length) if length.isdecimal() else 0)
+        with self.part.open("ab" if start else "wb") as stream:
+            for chunk in response.iter_content(CHUNK):
+                if self.num_bytes is not None and stream.tell() + len(chunk) > self.num_bytes:
+                    break
+                stream.write(chunk)
+            else:
+                return
+        self.part.unlink()
+        raise ValueError(f"the source sends more than {self.num_bytes:,} bytes")
+
+
+def _sends_from(response: requests.Response, start: int) -> bool:
+    """Return whether the answer is the rest of the file, and not all of it."""
+    if response.status_code != 206:
+        return False
+    found = response.headers.get("Content-Range", "")
+    if not found.startswith(f"bytes {start}-"):
+        raise ValueError(f"the source was asked for bytes from {start} and sends {found!r}")
+    return True
+
+
+def _can_resume(response: requests.Response | None) -> bool:
+    if response is None:
+        return False
+    return response.status_code == 206 or response.headers.get("Accept-Ranges") == "bytes"
+
+
+def require_space(folder: Path, num_bytes: int) -> None:
+    """Raise unless so many bytes fit onto the disk of a folder, with a reserve.
+
+    Parameters
+    ----------
+    folder : Path
+        It need not exist yet.
+    num_bytes : int
+        How many are to be written.
+
+    Raises
+    ------
+    OSError
+        With the number ``errno.ENOSPC``; the message has both numbers.
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if num_bytes + RESERVE > free:
+        needed = f"{num_bytes:,} bytes and a reserve of {RESERVE:,} are needed in {folder}"
+        raise OSError(errno.ENOSPC, f"{needed}, but {free:,} are free")
 
 
 def _run_pip(source: Source, folder: Path, timeout: float) -> None:
@@ -448,7 +536,19 @@ def _only_file(folder: Path) -> Path:
 
 
 @contextmanager
-def _locked(target: Path) -> Iterator[None]:
+def locked(target: Path) -> Iterator[None]:
+    """Hold the lock of a file or folder of the cache: other processes wait for its end.
+
+    Parameters
+    ----------
+    target : Path
+        Its folder is made if need be; the lock lies beside it (``NAME.lock``).
+
+    Raises
+    ------
+    FetchError
+        The cache cannot be written.
+    """
     from filelock import FileLock
 
     try:
@@ -471,109 +571,6 @@ def _incoming(target: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _reader_of(archive: Path) -> Callable:
-    with archive.open("rb") as stream:
-        if stream.read(len(AR_MAGIC)) == AR_MAGIC:
-            return _read_deb
-    return _read_zip if zipfile.is_zipfile(archive) else _read_tar
-
-
-def _read_zip(path: Path, pattern: str, max_bytes: int) -> Iterator[tuple[str, bytes]]:
-    with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            if fnmatchcase(member.filename, pattern):
-                is_file = stat.S_IFMT(member.external_attr >> 16) in (0, stat.S_IFREG)
-                is_file = is_file and not member.is_dir()
-                _check_member(member.filename, is_file, member.file_size, max_bytes)
-                yield member.filename, archive.read(member)
-
-
-def _read_tar(path: Path, pattern: str, max_bytes: int) -> Iterator[tuple[str, bytes]]:
-    with tarfile.open(path) as archive:
-        yield from _tar_members(archive, pattern, max_bytes)
-
-
-def _read_deb(path: Path, pattern: str, max_bytes: int) -> Iterator[tuple[str, bytes]]:
-    """Read the files of a Debian package: an ar archive of three, of which one is data.tar.*."""
-    with path.open("rb") as stream, tarfile.open(fileobj=_data_of_deb(stream)) as archive:
-        yield from _tar_members(archive, pattern, max_bytes)
-
-
-def _tar_members(
-    archive: tarfile.TarFile, pattern: str, max_bytes: int
-) -> Iterator[tuple[str, bytes]]:
-    for member in archive:
-        if fnmatchcase(member.name, pattern):
-            _check_member(member.name, member.isreg(), member.size, max_bytes)
-            yield member.name, archive.extractfile(member).read()
-    while archive.fileobj.read(2**20):  # to the end, where the checksum of the stream stands
-        pass
-
-
-def _data_of_deb(stream: BinaryIO) -> BinaryIO:
-    for name, start, num_bytes in _ar_members(stream):
-        if name.startswith("data.tar"):
-            if name.endswith(".zst") and sys.version_info < (3, 14):
-                raise ValueError(f"{name} can be read from Python 3.14 on only")
-            return io.BufferedReader(_Section(stream, start, num_bytes))
-    raise ValueError("there is no data.tar in the Debian package")
-
-
-def _ar_members(stream: BinaryIO) -> Iterator[tuple[str, int, int]]:
-    """Yield name, first byte and length of each member of an ar archive."""
-    stream.seek(len(AR_MAGIC))
-    while header := stream.read(60):
-        entry = AR_HEADER.fullmatch(header)
-        if entry is None:
-            raise tarfile.ReadError("an entry of the ar archive is damaged")
-        start, num_bytes = stream.tell(), int(entry["size"])
-        yield entry["name"].decode("ascii", "replace").rstrip(" /"), start, num_bytes
-        stream.seek(start + num_bytes + num_bytes % 2)  # entries begin at even places
-
-
-class _Section(io.RawIOBase):
-    """Some bytes of a file, as a file of their own."""
-
-    def __init__(self, stream: BinaryIO, start: int, num_bytes: int):
-        self._stream, self._start, self._num_bytes = stream, start, num_bytes
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._num_bytes}
-        self._position = min(max(base[whence] + offset, 0), self._num_bytes)
-        return self._position
-
-    def readinto(self, buffer: memoryview) -> int:
-        self._stream.seek(self._start + self._position)
-        left = self._num_bytes - self._position
-        count = self._stream.readinto(memoryview(buffer)[:left])
-        self._position += count
-        return count
-
-
-def _check_member(name: str, is_file: bool, num_bytes: int, max_bytes: int) -> None:
-    _check_path("member", name)
-    if not is_file:
-        raise ValueError(f"member {name} is a link, a folder or a device, but must be a file")
-    if num_bytes > max_bytes:
-        raise ValueError(
-            f"member {name} has {num_bytes} bytes, but at most {max_bytes} are allowed"
-        )
-
-
-def _check_path(argument: str, name: str) -> None:
-    path = PurePosixPath(name)
-    hostile = path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name
-    if hostile or not path.parts:
-        raise ValueError(f"{argument} is {name!r}, but must be a relative path without '..'")
 
 
 def _kind_of(reference: str) -> str:
@@ -603,8 +600,24 @@ def _failure_message(file: RemoteFile, target: Path, failures: dict[str, Excepti
     for reference, error in failures.items():
         reason = str(error) or type(error).__name__
         lines += [f"- {reference}: " + reason.replace("\n", "\n    ")]
-    lines += ["What you can do:", "- check the network and run the same again;"]
+    lines += ["What you can do:", *dict.fromkeys(f"- {_hint(e)};" for e in failures.values())]
     kinds = dict.fromkeys(source.kind for source in file.sources)
     lines += [f"- {ADVICE[kind]};" for kind in kinds if kind in ADVICE]
     lines += [f"- or copy the file to {target} yourself (SHA-256 {file.sha256})."]
     return "\n".join(lines)
+
+
+def _hint(error: Exception) -> str:
+    """Return what a reader can do about the failure of a source."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in REFUSED:
+        return "the source refuses access: accept its terms or log in with a browser"
+    if status in GONE:
+        return "the file has moved: look for a newer address where it was published"
+    if status in BUSY:
+        return "the server is busy or broken: run the same again later"
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+        return "make room on the disk, or set UNROLLED_CACHE to a folder on a larger one"
+    if isinstance(error, ValueError):
+        return "what came is not the expected file, and was not kept: tell who publishes it"
+    return "check the network and run the same again; it goes on where it was cut, if it can"
