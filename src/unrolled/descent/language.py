@@ -145,9 +145,9 @@ class LanguageSettings:
         Rank of the adapters.
     steps, batch_size, length
         Optimizer steps, texts per step, tokens that are predicted per text.
-    learning_rate, deep_learning_rate
-        Rate of AdamW; deep supervision has one of its own. It rises over the first tenth of the
-        steps and falls over the second half.
+    learning_rate, deep_learning_rate, constrained_learning_rate
+        Rate of AdamW for ERM, for deep supervision and for all forms of the constraint. It rises
+        over the first tenth of the steps and falls over the second half.
     alpha
         The share of each layer that is read.
     dual_step, exact_dual_step, cumulative_dual_step
@@ -173,6 +173,7 @@ class LanguageSettings:
     length: int = 48
     learning_rate: float = 1e-3
     deep_learning_rate: float = 1e-3
+    constrained_learning_rate: float = 1e-3
     alpha: float = 0.05
     dual_step: float = 0.01
     exact_dual_step: float = 0.01
@@ -489,6 +490,8 @@ def training_hooks(settings: LanguageSettings, method: str) -> dict[str, Any]:
 
 def rate_of(settings: LanguageSettings, method: str) -> float:
     """Return the learning rate of a method."""
+    if method in FORMS:
+        return settings.constrained_learning_rate
     return settings.deep_learning_rate if method == "deep" else settings.learning_rate
 
 
@@ -750,6 +753,7 @@ EXPERIMENT = Experiment(
             length=12,
             learning_rate=1e-2,
             deep_learning_rate=1e-2,
+            constrained_learning_rate=1e-2,
             gammas=(0.0, 1.0),
         ),
         # What a notebook trains while it is read: two methods.
@@ -784,6 +788,7 @@ EXPERIMENT = Experiment(
             length=512,
             learning_rate=1e-4,
             deep_learning_rate=1e-4,
+            constrained_learning_rate=1e-4,
             gammas=(0.0, 0.5, 1.0, 1.5, 2.0),
             train_texts=16,
             test_texts=8,

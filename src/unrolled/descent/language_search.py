@@ -2,8 +2,9 @@ r"""Search: rates and dual steps for `unrolled.descent.language`, on validation 
 
 Each unit trains one method at one point of its grid, as long as the experiment does, and looks at
 the validation texts alone, without noise. Every method gets the same number of trials: without
-constraints over the learning rate, with constraints over :math:`\alpha` and the dual step, at the
-rate that the experiment gives to ERM. Rule and seeds are those of `unrolled.descent.search`, and
+constraints over the learning rate, with constraints over the rate, :math:`\alpha` and the dual
+step. The forms of the constraint then share one rate, at which their mean loss is lower. Rule and
+seeds are those of `unrolled.descent.search`, and
 its `unrolled.descent.search.best_trial` reads the rows.
 """
 
@@ -33,26 +34,28 @@ class LanguageSearchSettings:
         What is searched is replaced in them.
     methods
         Methods that are searched.
-    rates
-        Learning rates, for methods without constraints.
+    rates, constrained_rates
+        Learning rates, for methods without and with constraints.
     alphas, dual_steps
-        Shares and dual steps, every pair, for those with constraints.
+        Shares and dual steps, every pair at every rate, for those with constraints.
     """
 
     language: LanguageSettings = field(default_factory=LanguageSettings)
     methods: tuple[str, ...] = ("erm", "deep", *CONSTRAINED)
-    rates: tuple[float, ...] = (1e-3, 3e-3)
+    rates: tuple[float, ...] = (3e-4, 1e-3, 3e-3, 1e-2)
+    constrained_rates: tuple[float, ...] = (1e-3, 3e-3)
     alphas: tuple[float, ...] = (0.05,)
     dual_steps: tuple[float, ...] = (0.005, 0.02)
 
 
 def cases(settings: LanguageSearchSettings) -> list[Case]:
     """Return every method at every point of its grid; 0 stands where there is no constraint."""
-    grid = (settings.rates, settings.alphas, settings.dual_steps, settings.language.learning_rate)
+    grid = (settings.rates, settings.alphas, settings.dual_steps)
     return [
         {"network": settings.language.model, "method": method, **point}
         for method in settings.methods
-        for point in points(method, *grid)
+        for rate in (settings.constrained_rates if method in FORMS else (0.0,))
+        for point in points(method, *grid, rate)
     ]
 
 
@@ -82,7 +85,7 @@ def at_point(settings: LanguageSettings, case: Case) -> LanguageSettings:
     >>> found.learning_rate, found.alpha, found.exact_dual_step
     (0.1, 0.2, 0.3)
     """
-    rates = ("learning_rate", "deep_learning_rate")
+    rates = ("learning_rate", "deep_learning_rate", "constrained_learning_rate")
     chosen = replace(settings, **dict.fromkeys(rates, case["learning_rate"]))
     if case["method"] not in FORMS:
         return chosen
@@ -99,8 +102,9 @@ EXPERIMENT = Experiment(
             language=replace(language.EXPERIMENT.presets["smoke"], steps=2),
             methods=("erm", "deep", "exact"),
             rates=(1e-3, 1e-2),
+            constrained_rates=(1e-2,),
         ),
-        # 10 runs of a minute and a half of one core.
+        # 20 runs of two minutes of one core.
         "laptop": LanguageSearchSettings(),
     },
     cases=cases,
