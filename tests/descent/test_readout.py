@@ -16,6 +16,7 @@ from unrolled.descent.readout import (
     layer_logits,
     layer_readouts,
     squared_losses,
+    state_readouts,
     token_losses,
 )
 from unrolled.transformer import Transformer, TransformerConfig
@@ -38,39 +39,27 @@ INPUTS = {"input_ids": TOKENS, "attention_mask": MASK}
 LABELS = torch.tensor([0, 3, 1])
 
 
+def make_config(family, **options):
+    """A tiny configuration of a family, with weights that are not tiny."""
+    sizes = dict(SIZES, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    if family in FINAL_NORMS and family not in ("gpt2", "gpt_neox"):
+        sizes |= {"num_key_value_heads": 1, "head_dim": 8}
+    if family == "gpt2":  # names the width of its MLP otherwise
+        del sizes["intermediate_size"]
+    if family == "electra":
+        sizes["embedding_size"] = 16
+    return transformers.AutoConfig.for_model(family, **sizes, **options)
+
+
 def make_classifier(family):
     torch.manual_seed(0)
-    if family == "distilbert":
-        config = transformers.DistilBertConfig(
-            vocab_size=VOCAB,
-            dim=16,
-            n_layers=LAYERS,
-            n_heads=2,
-            hidden_dim=32,
-            num_labels=CLASSES,
-            initializer_range=0.3,
-        )
-        return transformers.DistilBertForSequenceClassification(config).eval()
-    name = {"bert": "Bert", "roberta": "Roberta", "xlm-roberta": "XLMRoberta"}[family]
-    config = getattr(transformers, f"{name}Config")(**SIZES, num_labels=CLASSES, pad_token_id=0)
-    return getattr(transformers, f"{name}ForSequenceClassification")(config).eval()
+    config = make_config(family, num_labels=CLASSES)
+    return transformers.AutoModelForSequenceClassification.from_config(config).eval()
 
 
 def make_language_model(family):
     torch.manual_seed(0)
-    if family == "gpt2":
-        config = transformers.GPT2Config(
-            vocab_size=VOCAB,
-            n_embd=16,
-            n_layer=LAYERS,
-            n_head=2,
-            n_positions=40,
-            initializer_range=0.3,
-        )
-        return transformers.GPT2LMHeadModel(config).eval()
-    name = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2"}[family]
-    config = getattr(transformers, f"{name}Config")(**SIZES, num_key_value_heads=1)
-    return getattr(transformers, f"{name}ForCausalLM")(config).eval()
+    return transformers.AutoModelForCausalLM.from_config(make_config(family)).eval()
 
 
 def make_own(causal=True, vocab=VOCAB, **options):
@@ -119,6 +108,7 @@ def states_by_hooks(layers, run):
 # --- classifiers ------------------------------------------------------------------------------
 
 
+@pytest.mark.equation("eq-descent-readout")
 @pytest.mark.parametrize("family", CLASSIFIERS)
 def test_last_readout_of_a_classifier_is_its_own_prediction(family):
     model = make_classifier(family)
@@ -149,7 +139,10 @@ def by_hand(model, family, pooled):
         return model.classifier(torch.tanh(model.bert.pooler.dense(pooled)))
     if family == "distilbert":
         return model.classifier(F.relu(model.pre_classifier(pooled)))
-    return model.classifier.out_proj(torch.tanh(model.classifier.dense(pooled)))
+    if family == "deberta-v2":
+        return model.classifier(F.gelu(model.pooler.dense(pooled)))
+    squash = F.gelu if family == "electra" else torch.tanh
+    return model.classifier.out_proj(squash(model.classifier.dense(pooled)))
 
 
 def test_segments_of_a_pair_reach_the_model():
@@ -173,9 +166,40 @@ def test_losses_of_a_classifier_are_those_of_its_samples():
         assert_close(one, two)
 
 
+@pytest.mark.parametrize("family", FINAL_NORMS)
+def test_a_decoder_classifies_by_its_last_token_after_its_norm(family):
+    model, norm = make_classifier(family), FINAL_NORMS[family]
+    nn.init.uniform_(getattr(model.base_model, norm).weight, 0.5, 2.0)
+    inputs = INPUTS | {"input_ids": TOKENS * MASK}  # padded with the token that means padding
+    logits = layer_logits(model, inputs)
+    assert_close(logits[-1], model(**inputs).logits)
+    states = model.base_model(**inputs, output_hidden_states=True).hidden_states
+    last = torch.stack([rows[n - 1] for rows, n in zip(states[1], MASK.sum(1), strict=True)])
+    assert_close(logits[1], model.score(getattr(model.base_model, norm)(last)))
+
+
+def test_the_last_token_is_the_last_that_is_no_padding_on_either_side():
+    model, flipped = make_classifier("roberta"), INPUTS | {"attention_mask": MASK.flip(1)}
+    for inputs, place in ((INPUTS, 4), (flipped, 7)):  # of the second text, of five tokens
+        state, read = layer_readouts(model, inputs, pooling="last")[1]
+        assert_close(read(state)[1:2], by_hand(model, "roberta", state[1:2, place]))
+    unmasked = layer_logits(model, TOKENS, pooling="last")[2]
+    state = layer_readouts(model, TOKENS)[2][0]
+    assert_close(unmasked, by_hand(model, "roberta", state[:, -1]))
+
+
+def test_a_decoder_can_be_asked_for_the_mean_of_what_it_would_read():
+    model = make_classifier("llama")
+    states = model.model(**INPUTS, output_hidden_states=True).hidden_states
+    for layer, z in enumerate(layer_logits(model, INPUTS, pooling="mean")):
+        normed = states[layer] if layer == LAYERS else model.model.norm(states[layer])
+        assert_close(z[1], model.score(normed[1, :5].mean(dim=0)))
+
+
 # --- language models --------------------------------------------------------------------------
 
 
+@pytest.mark.equation("eq-descent-readout")
 @pytest.mark.parametrize("family", FINAL_NORMS)
 def test_logit_lens_ends_in_the_model_and_norms_each_state_once(family):
     model = make_language_model(family)
@@ -183,10 +207,19 @@ def test_logit_lens_ends_in_the_model_and_norms_each_state_once(family):
     nn.init.uniform_(norm.weight, 0.5, 2.0)  # so that norming twice is not norming once
     logits = layer_logits(model, INPUTS)
     assert_close(logits[-1], model(**INPUTS).logits)
-    layers = model.transformer.h if family == "gpt2" else model.model.layers
+    layers = model.transformer.h if family == "gpt2" else model.base_model.layers
     states = states_by_hooks(layers, lambda: model(**INPUTS, use_cache=False))
     for z, state in zip(logits, states, strict=True):
         assert_close(z, model.lm_head(norm(state)))
+
+
+@pytest.mark.parametrize("make", [make_classifier, make_language_model])
+def test_states_of_a_pass_that_was_made_are_read_alike(make):
+    model = make("llama")
+    states = model(**INPUTS, output_hidden_states=True).hidden_states
+    pairs = zip(state_readouts(model, states, INPUTS), layer_logits(model, INPUTS), strict=True)
+    for (state, read), z in pairs:
+        assert torch.equal(read(state), z)
 
 
 def test_token_losses_are_the_cross_entropy_per_text():
@@ -267,7 +300,8 @@ def test_other_models_are_refused_with_what_is_supported():
     opt = transformers.OPTConfig(
         vocab_size=VOCAB, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, ffn_dim=8
     )
-    for model in (nn.Linear(2, 2), masked, tokens, transformers.OPTForCausalLM(opt)):
+    bare = transformers.LlamaModel(make_config("llama"))
+    for model in (nn.Linear(2, 2), masked, tokens, bare, transformers.OPTForCausalLM(opt)):
         with pytest.raises(TypeError, match=r"model must be .*'bert'.*'llama'.*got"):
             layer_readouts(model, TOKENS)
 

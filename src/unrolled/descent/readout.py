@@ -6,15 +6,17 @@ other layers with the *same* R gives a prediction, and a loss, at every layer,
 .. math:: f_l = \ell\bigl(R(x_l),\, y\bigr), \qquad l = 0, \dots, L,
 
 :eq:`eq-descent-readout`, without new parameters; that of the last layer is the model's own. For a
-language model this is the *logit lens*: its final norm and head on every state. For an encoder
-that classifies, R pools the tokens first: the first one ([CLS]), as the model does, or the mean
-over tokens that are no padding. The shared R is our choice: the paper does not say how it reads
-its inner layers.
+language model this is the *logit lens*: its final norm and head on every state. For a model that
+classifies, R pools the tokens: the first one ([CLS]) of an encoder and the last one of a decoder,
+as the model does, or the mean over tokens that are no padding. The shared R is our choice: the
+paper does not say how it reads its inner layers.
 
-Supported are `unrolled.transformer.Transformer`, and of Hugging Face's models classification with
-BERT (MiniLM too), DistilBERT and RoBERTa, and causal language models of the families Llama
-(SmolLM2 too), Mistral, Qwen2 and GPT-2. Such a model brings its library ``transformers`` along;
-nothing here imports it.
+Supported are `unrolled.transformer.Transformer`, and Hugging Face's models of the families in
+`CLASSIFIERS` (encoders that classify: BERT, MiniLM too, DistilBERT, RoBERTa and others) and in
+`FINAL_NORMS` (decoders, as language models or to classify: Llama, SmolLM2 too, Mistral, Qwen2,
+GPT-2 and others), with adapters of ``peft`` or without. Such a model brings its library
+``transformers`` along; nothing here imports it. `unrolled.descent.trainer` trains them with the
+``Trainer`` of that library.
 """
 
 from __future__ import annotations
@@ -42,10 +44,11 @@ __all__ = [
     "layer_readouts",
     "squared_losses",
     "state_losses",
+    "state_readouts",
     "token_losses",
 ]
 
-POOLINGS = ("cls", "mean")
+POOLINGS = ("cls", "mean", "last")
 Readout = tuple[Tensor, Callable[[Tensor], Tensor]]
 
 
@@ -62,15 +65,33 @@ def _roberta_head(model: nn.Module, states: Tensor) -> Tensor:
     return model.classifier(states)
 
 
+def _deberta_head(model: nn.Module, states: Tensor) -> Tensor:
+    return model.classifier(model.dropout(model.pooler(states)))
+
+
 # How each family of classifiers reads its last state (B, N, d); all of them look at token 0 alone.
 CLASSIFIERS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
     "bert": _bert_head,
+    "camembert": _roberta_head,
+    "deberta-v2": _deberta_head,
     "distilbert": _distilbert_head,
+    "electra": _roberta_head,
     "roberta": _roberta_head,
     "xlm-roberta": _roberta_head,
 }
-# Where each family of language models keeps its final norm.
-FINAL_NORMS = {"llama": "norm", "mistral": "norm", "qwen2": "norm", "gpt2": "ln_f"}
+# Where each family of decoders keeps its final norm.
+FINAL_NORMS = {
+    "gemma": "norm",
+    "gpt2": "ln_f",
+    "gpt_neox": "final_layer_norm",
+    "llama": "norm",
+    "mistral": "norm",
+    "olmo2": "norm",
+    "phi": "final_layernorm",
+    "qwen2": "norm",
+    "qwen3": "norm",
+    "smollm3": "norm",
+}
 
 
 def layer_readouts(
@@ -85,10 +106,10 @@ def layer_readouts(
     inputs : Tensor or mapping
         Token ids (B, N), or a mapping with ``input_ids`` and, if there is padding,
         ``attention_mask`` (and for Hugging Face models whatever else they take).
-    pooling : {"cls", "mean"}, optional
-        What represents the text: its first token, or the mean over its tokens. By default what
-        the model itself does: a classifier looks at the first token, any other model predicts at
-        every token.
+    pooling : {"cls", "mean", "last"}, optional
+        What represents the text: its first token, the mean over its tokens, or its last token that
+        is no padding. By default what the model itself does: an encoder that classifies looks at
+        the first token, a decoder that does at the last, any other model predicts at every token.
 
     Returns
     -------
@@ -100,7 +121,8 @@ def layer_readouts(
     TypeError
         If the model is not supported; the message says which are.
     ValueError
-        If `pooling` is unknown, or asked of a causal language model.
+        If `pooling` is unknown, or asked of a causal language model; if the model has a prompt
+        that ``peft`` learns, whose tokens have no inputs.
 
     Examples
     --------
@@ -110,59 +132,145 @@ def layer_readouts(
     >>> state.shape, read(state).shape
     (torch.Size([1, 2, 16]), torch.Size([1, 2, 256]))
     """
+    inputs = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
+    read = _reader_of(model, inputs, pooling)
+    return read(_states(model, inputs))
+
+
+def state_readouts(
+    model: nn.Module,
+    states: Sequence[Tensor],
+    inputs: Mapping[str, Tensor],
+    *,
+    pooling: str | None = None,
+) -> list[Readout]:
+    """Return what `layer_readouts` does, from the states of a forward pass that was made already.
+
+    Parameters
+    ----------
+    model : Module
+        As in `layer_readouts`, without what wraps it for several processes.
+    states : sequence of L + 1 tensors (B, N, d)
+        The ``hidden_states`` that it returned.
+    inputs : mapping
+        Of that pass.
+    pooling
+        As in `layer_readouts`.
+
+    Returns
+    -------
+    list of L + 1 pairs
+
+    Examples
+    --------
+    >>> from unrolled.transformer import TransformerConfig
+    >>> model = Transformer(TransformerConfig(num_layers=2, hidden_size=16, num_heads=2))
+    >>> tokens = torch.tensor([[72, 105]])
+    >>> output = model(tokens, hidden_states=True)
+    >>> state, read = state_readouts(model, output.hidden_states, {"input_ids": tokens})[-1]
+    >>> torch.equal(read(state), output.logits)
+    True
+    """
+    return _reader_of(model, inputs, pooling)(states)
+
+
+def _reader_of(
+    model: nn.Module, inputs: Mapping[str, Tensor], pooling: str | None
+) -> Callable[[Sequence[Tensor]], list[Readout]]:
+    """Return what pairs the states of a model with their readouts."""
     if pooling is not None:
         require_choice(pooling, "pooling", POOLINGS)
-    inputs = {"input_ids": inputs} if isinstance(inputs, Tensor) else dict(inputs)
+    model = _without_adapters(model)
     if isinstance(model, Transformer):
-        return _read_own(model, inputs, pooling)
+        return _own_reader(model, inputs, pooling)
     family = getattr(getattr(model, "config", None), "model_type", None)
-    if family in CLASSIFIERS and type(model).__name__.endswith("ForSequenceClassification"):
-        return _read_classifier(model, inputs, pooling, CLASSIFIERS[family])
-    if family in FINAL_NORMS and getattr(model, "lm_head", None) is not None:
-        return _read_language_model(model, inputs, pooling, FINAL_NORMS[family])
+    classifies = type(model).__name__.endswith("ForSequenceClassification")
+    if classifies and family in CLASSIFIERS:
+        return _encoder_reader(model, inputs, pooling or "cls", CLASSIFIERS[family])
+    if classifies and family in FINAL_NORMS:
+        return _decoder_reader(model, inputs, pooling, FINAL_NORMS[family])
+    if family in FINAL_NORMS and model.get_output_embeddings() is not None:
+        _refuse_pooling(pooling, causal=True)
+        return _language_reader(model, FINAL_NORMS[family])
     raise TypeError(
         f"model must be an unrolled Transformer, a Hugging Face ...ForSequenceClassification of "
-        f"{sorted(CLASSIFIERS)} or a causal language model of {sorted(FINAL_NORMS)}, "
-        f"got {type(model).__name__}"
+        f"{sorted(CLASSIFIERS)} or of a decoder, or a causal language model of "
+        f"{sorted(FINAL_NORMS)}, got {type(model).__name__}"
     )
 
 
-def _read_own(model: Transformer, inputs: dict[str, Tensor], pooling: str | None) -> list[Readout]:
+def _without_adapters(model: nn.Module) -> nn.Module:
+    """Return the model that ``peft`` has wrapped; its adapters stay in it."""
+    if not hasattr(model, "get_base_model"):
+        return model
+    prompted = model.active_peft_config.is_prompt_learning
+    require(not prompted, "model", type(model).__name__, "without a prompt that peft learns")
+    return model.get_base_model()
+
+
+def _states(model: nn.Module, inputs: dict[str, Tensor]) -> Sequence[Tensor]:
+    """Run a model that is supported up to its last state."""
+    model = _without_adapters(model)
+    if isinstance(model, Transformer):
+        mask = inputs.get("attention_mask")
+        return model(inputs["input_ids"], hidden_states=True, attention_mask=mask).hidden_states
+    options = {"use_cache": False} if model.config.model_type in FINAL_NORMS else {}
+    output = model.base_model(**inputs, output_hidden_states=True, return_dict=True, **options)
+    return output.hidden_states
+
+
+def _own_reader(
+    model: Transformer, inputs: Mapping[str, Tensor], pooling: str | None
+) -> Callable[[Sequence[Tensor]], list[Readout]]:
     unknown = sorted(set(inputs) - {"input_ids", "attention_mask"})
     require(not unknown, "inputs", unknown, "a mapping of input_ids and attention_mask only")
     _refuse_pooling(pooling, model.config.causal)
     mask = inputs.get("attention_mask")
-    states = model(inputs["input_ids"], hidden_states=True, attention_mask=mask).hidden_states
 
     def read(state: Tensor) -> Tensor:
         return model.logits_from(state if pooling is None else _pool(state, mask, pooling))
 
-    return [(state, read) for state in states]
+    return lambda states: [(state, read) for state in states]
 
 
-def _read_classifier(
-    model: nn.Module, inputs: dict[str, Tensor], pooling: str | None, head: Callable
-) -> list[Readout]:
+def _encoder_reader(
+    model: nn.Module, inputs: Mapping[str, Tensor], pooling: str, head: Callable
+) -> Callable[[Sequence[Tensor]], list[Readout]]:
     mask = inputs.get("attention_mask")
-    output = model.base_model(**inputs, output_hidden_states=True, return_dict=True)
 
     def read(state: Tensor) -> Tensor:
-        return head(model, _pool(state, mask, pooling or "cls")[:, None])
+        return head(model, _pool(state, mask, pooling)[:, None])
 
-    return [(state, read) for state in output.hidden_states]
+    return lambda states: [(state, read) for state in states]
 
 
-def _read_language_model(
-    model: nn.Module, inputs: dict[str, Tensor], pooling: str | None, norm_name: str
-) -> list[Readout]:
-    _refuse_pooling(pooling, causal=True)
-    output = model.base_model(
-        **inputs, output_hidden_states=True, return_dict=True, use_cache=False
-    )
-    norm, head = getattr(model.base_model, norm_name), model.lm_head
-    inner = [(state, lambda state: head(norm(state))) for state in output.hidden_states[:-1]]
-    # These libraries return the last state with the final norm already applied.
-    return [*inner, (output.last_hidden_state, head)]
+def _decoder_reader(
+    model: nn.Module, inputs: Mapping[str, Tensor], pooling: str | None, norm_name: str
+) -> Callable[[Sequence[Tensor]], list[Readout]]:
+    mask = inputs.get("attention_mask")
+    if pooling is None and model.config.pad_token_id is not None:
+        # So these libraries find the last token, whatever the mask says.
+        mask = inputs["input_ids"] != model.config.pad_token_id
+
+    def head(normed: Tensor) -> Tensor:
+        return model.score(_pool(normed, mask, pooling or "last"))
+
+    return _after_norm(getattr(model.base_model, norm_name), head)
+
+
+def _language_reader(
+    model: nn.Module, norm_name: str
+) -> Callable[[Sequence[Tensor]], list[Readout]]:
+    return _after_norm(getattr(model.base_model, norm_name), model.get_output_embeddings())
+
+
+def _after_norm(norm: nn.Module, head: Callable) -> Callable[[Sequence[Tensor]], list[Readout]]:
+    """Read through a final norm; these libraries return the last state with it already applied."""
+
+    def read(state: Tensor) -> Tensor:
+        return head(norm(state))
+
+    return lambda states: [*((state, read) for state in states[:-1]), (states[-1], head)]
 
 
 def _refuse_pooling(pooling: str | None, causal: bool) -> None:
@@ -174,7 +282,11 @@ def _pool(state: Tensor, mask: Tensor | None, pooling: str) -> Tensor:
     if pooling == "cls":
         return state[:, 0]  # (B, d)
     if mask is None:
-        return state.mean(dim=1)
+        return state.mean(dim=1) if pooling == "mean" else state[:, -1]
+    if pooling == "last":
+        places = torch.arange(mask.shape[1], device=mask.device)
+        last = (places * mask.bool()).argmax(dim=1)  # (B,)
+        return state[torch.arange(len(state), device=state.device), last]
     weights = mask.to(state)[..., None]  # (B, N, 1)
     return (weights * state).sum(dim=1) / weights.sum(dim=1)
 
