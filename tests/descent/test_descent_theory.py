@@ -42,6 +42,7 @@ def test_a_constant_tolerance_leads_to_its_floor():
     assert layer_bounds(0.0, constant_alphas(0.2, 200), 0.01)[-1] == pytest.approx(0.05)
 
 
+@pytest.mark.equation("eq-descent-tolerance")
 def test_every_feasible_sequence_stays_below_its_bound():
     generator = torch.Generator().manual_seed(3)
     for _ in range(20):
