@@ -33,6 +33,9 @@ EXPERIMENTS = {
     "horst.vision": "unrolled.horst.vision",
     "horst.language": "unrolled.horst.language",
     "horst.sensitivity": "unrolled.horst.sensitivity",
+    "together.descending_loops": "unrolled.together.descending_loops",
+    "together.sparse_loops": "unrolled.together.sparse_loops",
+    "together.robust_sparse": "unrolled.together.robust_sparse",
 }
 
 #: Module of each part's benchmark; its attribute is ``BENCHMARK``.

@@ -1,0 +1,434 @@
+r"""Sparse loops: whether pruning hurts weights that are used K times more than weights used once.
+
+Each unit trains one language model on bytes of the State of the Union addresses with one optimizer
+of `unrolled.horst.compositions` and alternating compression at one sparsity; sparsity 0 is dense
+training. The models come in pairs. With L blocks, of n weights each,
+
+==========================  ======  ====================  ===========================
+model                       blocks  weights of the core   operations per token
+==========================  ======  ====================  ===========================
+looped, K loops (FLT)       L       L n                   of K L blocks
+plain, K L blocks           K L     K L n                 of K L blocks
+==========================  ======  ====================  ===========================
+
+``eq-together-pairing``: at one sparsity s both do the same operations, to the last one, dense or
+sparse, and the looped model stores a K-th of the weights. A plain model that is pruned to
+
+.. math:: s' = 1 - \frac{1 - s}{K}
+
+keeps as many weights as the looped one at s: .7 pairs with .9 at K = 3 and with .95 at K = 6.
+What pruning costs is the *damage*, the loss at s less the dense loss of the same model, optimizer
+and seed; ``eq-together-damage``. Whether loops suffer more is the difference of two damages, an
+interaction (`unrolled.together.interaction`).
+
+Only the matrices of the blocks are mirrored, decayed and pruned, each matrix by the same share;
+embedding and head follow Adam at one rate. All models of a seed see the same batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from unrolled.data.text import TokenBatches
+from unrolled.experiment import Case, Experiment, Report, no_report
+from unrolled.horst.compositions import OPTIMIZERS, Tuned, build_optimizer
+from unrolled.horst.language import LanguageSettings
+from unrolled.horst.sparsity import Acdc, AcdcSchedule, histogram, norm_ratio, prunable_weights
+from unrolled.looped.instability import Text, load_text, validation_loss
+from unrolled.looped.model import LoopedTransformer, build
+from unrolled.results import Claim, Row, Verdict, judge_difference, judge_pairs, thin
+from unrolled.together.compression import Compression, count_weights
+from unrolled.together.interaction import gains, judge_interaction
+from unrolled.training import FitResult, NonFiniteError, StepReport, TrainingConfig, fit
+from unrolled.transformer import TransformerConfig, count_parameters, flops_per_token
+
+__all__ = [
+    "EXPERIMENT",
+    "SparseLoopSettings",
+    "equal_weights_sparsity",
+    "operations",
+    "trained",
+]
+
+NOT_PRUNED = ("head",)
+
+
+@dataclass(frozen=True)
+class SparseLoopSettings:
+    """The scale of a run: models, training, compression, and what is compared.
+
+    Parameters
+    ----------
+    optimizers
+        Names of `unrolled.horst.compositions.OPTIMIZERS`.
+    sparsities
+        Shares of each matrix that are pruned, by every optimizer.
+    num_loops
+        Numbers of loops K. At K = 1 the looped model is the plain one.
+    injection
+        Of the looped model, a name of `unrolled.looped.model.INJECTIONS`.
+    num_layers, hidden_size, num_heads
+        Size of the looped core.
+    steps, batch_size, length
+        Optimizer steps, sequences per step, tokens per sequence.
+    rest_rate
+        Peak rate of Adam for embedding and head, in all runs.
+    scope, moments
+        Of the masks; see `unrolled.horst.sparsity.Acdc`.
+    validation_windows
+        Windows of the validation split on which losses are measured.
+    vocab_size, corpus
+        As in `unrolled.looped.instability.InstabilitySettings`.
+    adamw, ham, horst
+        Values of each, those of `unrolled.horst.language`.
+    mixed_precision
+        ``"no"`` or ``"bf16"``.
+    """
+
+    optimizers: tuple[str, ...] = OPTIMIZERS
+    sparsities: tuple[float, ...] = (0.0, 0.7, 0.8, 0.9, 0.95)
+    num_loops: tuple[int, ...] = (1, 3, 6)
+    injection: str = "flt"
+    num_layers: int = 2
+    hidden_size: int = 64
+    num_heads: int = 2
+    steps: int = 240
+    batch_size: int = 4
+    length: int = 64
+    rest_rate: float = 3e-3
+    scope: Literal["global", "layerwise"] = "layerwise"
+    moments: Literal["keep", "reset_masked", "reset_all"] = "keep"
+    validation_windows: int = 128
+    vocab_size: int = 256
+    corpus: Literal["state_of_the_union"] = "state_of_the_union"
+    adamw: Tuned = field(default_factory=lambda: LanguageSettings().adamw)
+    ham: Tuned = field(default_factory=lambda: LanguageSettings().ham)
+    horst: Tuned = field(default_factory=lambda: LanguageSettings().horst)
+    mixed_precision: Literal["no", "bf16"] = "no"
+
+    @property
+    def config(self) -> TransformerConfig:
+        """The Transformer that is looped."""
+        return TransformerConfig(
+            vocab_size=self.vocab_size,
+            num_layers=self.num_layers,
+            hidden_size=self.hidden_size,
+            num_heads=self.num_heads,
+            max_length=self.length,
+        )
+
+
+def cases(settings: SparseLoopSettings) -> list[Case]:
+    """Return every optimizer at every sparsity: the looped and the plain model at every K."""
+    models = [(v, K) for K in settings.num_loops for v in compared(settings, K)]
+    return [
+        {"variant": variant, "num_loops": K, "optimizer": optimizer, "sparsity": sparsity}
+        for variant, K in models
+        for optimizer in settings.optimizers
+        for sparsity in settings.sparsities
+    ]
+
+
+def compared(settings: SparseLoopSettings, num_loops: int) -> tuple[str, ...]:
+    """Return the models at a K: with one loop both are the plain Transformer."""
+    return ("plain",) if num_loops == 1 else (settings.injection, "plain")
+
+
+def measure(settings: SparseLoopSettings, case: Case, seed: int, report: Report) -> dict[str, Any]:
+    """Train one model with one optimizer at one sparsity; return losses, weights and costs."""
+    try:
+        model, run, dense = trained(settings, case, seed, report)
+    except NonFiniteError as error:
+        return {"diverged": True, "diverged_at_step": error.step}
+    counted = count_weights(model, NOT_PRUNED)
+    zeros = counted["weights"] - counted["kept_weights"]
+    return {
+        "diverged": False,
+        "val_loss": loss_of(model, settings),
+        **dense,
+        **counted,
+        **operations(settings, case, zeros),
+        "step_curve": thin(range(1, run.steps + 1)),
+        "loss_curve": thin(run.losses),
+        "parameters": count_parameters(model),
+        "steps": run.steps,
+    }
+
+
+# --- what a model costs -------------------------------------------------------------------------
+
+
+def equal_weights_sparsity(sparsity: float, num_loops: int) -> float:
+    r"""Return the sparsity at which a plain model of K L blocks keeps as much as a looped one.
+
+    .. math:: s' = 1 - \frac{1 - s}{K}
+
+    ``eq-together-pairing``.
+
+    Examples
+    --------
+    >>> equal_weights_sparsity(0.7, 3), equal_weights_sparsity(0.7, 6)
+    (0.9, 0.95)
+    """
+    return 1 - (1 - sparsity) / num_loops
+
+
+def operations(settings: SparseLoopSettings, case: Case, zeros: int = 0) -> dict[str, int]:
+    """Count the operations of a forward pass per token: dense, and without those on zeros.
+
+    Parameters
+    ----------
+    settings, case
+        Which model.
+    zeros : int
+        Weights of its blocks that are zero, each counted once.
+
+    Examples
+    --------
+    >>> settings, pair = SparseLoopSettings(), ("flt", "plain")
+    >>> [operations(settings, {"variant": name, "num_loops": 6}) for name in pair]
+    [{'flops': 1409024, 'sparse_flops': 1409024}, {'flops': 1409024, 'sparse_flops': 1409024}]
+    """
+    K = case["num_loops"]
+    with_loops = case["variant"] != "plain"
+    # a weight that is zero saves one multiplication and one addition each time it is used
+    flops = flops_per_token(settings.config, K, settings.length)
+    return {"flops": flops, "sparse_flops": flops - 2 * zeros * (K if with_loops else 1)}
+
+
+# --- training -----------------------------------------------------------------------------------
+
+
+def text_of(settings: SparseLoopSettings) -> Text:
+    """Return the text of the settings."""
+    s = settings
+    return load_text(s.corpus, s.vocab_size, s.length, s.validation_windows)
+
+
+def loss_of(model: LoopedTransformer, settings: SparseLoopSettings) -> float:
+    """Return the mean cross-entropy of the validation windows, in nats per token."""
+    return validation_loss(model, *text_of(settings).validation, 32)
+
+
+def batch_loss(model: LoopedTransformer, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Return the mean cross-entropy of a batch after the last loop, in nats per token."""
+    return model.loss(*batch)
+
+
+def trained(
+    settings: SparseLoopSettings, case: Case, seed: int, report: Report = no_report
+) -> tuple[LoopedTransformer, FitResult, dict[str, Any]]:
+    """Return the sparse model of a case, its curves, and what it was like while it was dense.
+
+    Raises
+    ------
+    NonFiniteError
+        If the loss or a gradient stops being finite.
+    """
+    torch.manual_seed(seed)  # the initial weights; the batches have the seed themselves
+    model = build(settings.config, case["variant"], case["num_loops"])
+    name = case["optimizer"]
+    tuned = getattr(settings, name)
+    optimizer = build_optimizer(name, tuned, model, settings.rest_rate, NOT_PRUNED)
+    acdc = Acdc(
+        model,
+        optimizer,
+        AcdcSchedule(settings.steps),
+        case["sparsity"],
+        scope=settings.scope,
+        exclude=NOT_PRUNED,
+        moments=settings.moments,
+    )
+    compression = Compression(acdc, lambda: dense_columns(model, settings))
+
+    def on_step(step: StepReport) -> None:
+        report(step.step + 1, step.steps)
+        compression.after_step(step)
+
+    run = fit(
+        model,
+        TokenBatches(text_of(settings).train, settings.batch_size, settings.length, seed),
+        batch_loss,
+        training_config(settings),
+        [optimizer],
+        on_step=on_step,
+        stateful={"acdc": acdc},
+    )
+    return model.eval(), run, compression.dense
+
+
+def training_config(settings: SparseLoopSettings) -> TrainingConfig:
+    """Return the schedule: warm-up over a twentieth, then a cosine."""
+    return TrainingConfig(
+        steps=settings.steps,
+        batch_size=settings.batch_size,
+        schedule="cosine",
+        warmup_steps=settings.steps // 20,
+        mixed_precision=settings.mixed_precision,
+        progress=False,
+    )
+
+
+def dense_columns(model: nn.Module, settings: SparseLoopSettings) -> dict[str, Any]:
+    """Return what the model is like before it is made sparse for good."""
+    weights = prunable_weights(model, NOT_PRUNED)
+    ratios = [norm_ratio(weight) for weight in weights.values()]
+    return {
+        "dense_val_loss": loss_of(model, settings),
+        "dense_norm_ratio": sum(ratios) / len(ratios),
+        "dense_largest": max(weight.abs().max().item() for weight in weights.values()),
+        "histogram_by_bin": histogram(weights),
+    }
+
+
+def describe(settings: SparseLoopSettings) -> dict[str, Any]:
+    """Return the scale of the settings, counted without running anything."""
+    facts: dict[str, Any] = {"runs per seed": len(cases(settings))}
+    for K in settings.num_loops:
+        for variant in compared(settings, K):
+            with torch.device("meta"):
+                model = build(settings.config, variant, K)
+            name = f"{variant}, K = {K}"
+            weights = prunable_weights(model, NOT_PRUNED).values()
+            facts[f"{name}: weights that can be pruned"] = sum(w.numel() for w in weights)
+            cost = operations(settings, {"variant": variant, "num_loops": K})
+            facts[f"{name}: forward FLOPs per token"] = cost["flops"]
+    facts["tokens per run"] = settings.steps * settings.batch_size * settings.length
+    return facts
+
+
+# --- what is asked, and how the rows judge it -----------------------------------------------------
+
+
+def _at(variant: str, num_loops: int, optimizer: str, sparsity: float) -> dict[str, Any]:
+    return {
+        "variant": variant,
+        "num_loops": num_loops,
+        "optimizer": optimizer,
+        "sparsity": sparsity,
+    }
+
+
+def _query(side: dict[str, Any]) -> str:
+    shown = " ".join(f"{key}={value}" for key, value in side.items())
+    return f"together_sparse_loops | mean_ci val_loss | preset=laptop {shown} | .3f"
+
+
+def _lower(statement: str, side: dict[str, Any], reference: dict[str, Any]) -> Claim:
+    judge = judge_difference("val_loss", side, reference, expect="lower")
+    return Claim("together", statement, None, _query(side), judge)
+
+
+def _more_damage(statement: str, one: dict[str, Any], other: dict[str, Any]) -> Claim:
+    """State that pruning costs one side more than the other, both against their dense models."""
+    sides = (one, {**one, "sparsity": 0.0}, other, {**other, "sparsity": 0.0})
+    judge = judge_interaction("val_loss", sides, expect="higher")
+    return Claim("together", statement, None, _query(one), judge)
+
+
+def _some_damage(statement: str, side: dict[str, Any]) -> Claim:
+    def judge(rows: list[Row]) -> Verdict:
+        damage = gains(rows, "val_loss", side, {**side, "sparsity": 0.0})
+        zero = [{**row, "gain": 0.0} for row in damage]
+        return judge_pairs("gain", damage, zero, expect="higher")
+
+    return Claim("together", statement, None, _query(side), judge)
+
+
+NAMES = {"adamw": "AdamW", "ham": "HAM", "horst": "HORST"}
+
+
+def _claims() -> Iterator[Claim]:
+    for s in (0.7, 0.8, 0.9, 0.95):
+        for K in (3, 6):
+            yield _more_damage(
+                f"Pruned by {s:.0%}, K = {K}: the looped model loses more than the plain one of "
+                "equal FLOPs (AdamW)",
+                _at("flt", K, "adamw", s),
+                _at("plain", K, "adamw", s),
+            )
+    for s in (0.9, 0.95):
+        yield _more_damage(
+            f"Pruned by {s:.0%}, 6 loops lose more than 1 (AdamW)",
+            _at("flt", 6, "adamw", s),
+            _at("plain", 1, "adamw", s),
+        )
+        yield _some_damage(
+            f"Pruned by {s:.0%}, a looped model is worse than dense (HORST, K = 6)",
+            _at("flt", 6, "horst", s),
+        )
+    for K, s in ((3, 0.9), (6, 0.95)):
+        yield _lower(
+            f"With as many weights left, K = {K}: looped at 70% is better than plain at {s:.0%} "
+            "(AdamW)",
+            _at("flt", K, "adamw", 0.7),
+            _at("plain", K, "adamw", s),
+        )
+    for s in (0.0, 0.8, 0.9, 0.95):
+        for other in ("adamw", "ham"):
+            yield _lower(
+                f"HORST is better than {NAMES[other]} on the looped model, K = 6, sparsity {s:.0%}",
+                _at("flt", 6, "horst", s),
+                _at("flt", 6, other, s),
+            )
+    for s in (0.9, 0.95):
+        yield _more_damage(
+            f"Pruned by {s:.0%}, K = 6: AdamW's looped model loses more than HORST's",
+            _at("flt", 6, "adamw", s),
+            _at("flt", 6, "horst", s),
+        )
+
+
+EXPERIMENT = Experiment(
+    name="together.sparse_loops",
+    summary="Train looped and plain models of equal FLOPs with alternating compression.",
+    presets={
+        # All code paths in seconds; no claim.
+        "smoke": SparseLoopSettings(
+            optimizers=("adamw", "horst"),
+            sparsities=(0.0, 0.9),
+            num_loops=(1, 2),
+            num_layers=1,
+            hidden_size=16,
+            num_heads=1,
+            steps=20,
+            batch_size=2,
+            length=16,
+            validation_windows=4,
+        ),
+        # What a notebook trains while it is read: one optimizer, one pair, dense and sparse.
+        "live": SparseLoopSettings(
+            optimizers=("horst",),
+            sparsities=(0.0, 0.9),
+            num_loops=(4,),
+            steps=100,
+            validation_windows=32,
+        ),
+        # The committed evidence.
+        "laptop": SparseLoopSettings(),
+        # One 16 GB GPU: the paper's core size, our corpus.
+        "colab": SparseLoopSettings(
+            optimizers=("adamw", "horst"),
+            sparsities=(0.0, 0.9),
+            num_loops=(1, 6),
+            num_layers=6,
+            hidden_size=384,
+            num_heads=3,
+            steps=2_000,
+            batch_size=16,
+            length=256,
+            vocab_size=4_096,
+            mixed_precision="bf16",
+        ),
+    },
+    cases=cases,
+    measure=measure,
+    describe=describe,
+    seeds={"colab": 1},
+    claims=tuple(_claims()),
+)

@@ -1,0 +1,190 @@
+"""The experiment `together.descending_loops`: special cases, constraints, trials, verdicts."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from unrolled.experiment import no_report
+from unrolled.looped import inference
+from unrolled.results import ResultError, comparison_table
+from unrolled.together import descending_loops
+from unrolled.together.descending_loops import (
+    BASELINES,
+    CONSTRAINED,
+    EXPERIMENT,
+    METHODS,
+    build_constraint,
+    loop_columns,
+    picked,
+    trials,
+)
+from unrolled.together.loops import LoopReading, loop_losses
+
+SMOKE = EXPERIMENT.presets["smoke"]
+LAPTOP = EXPERIMENT.presets["laptop"]
+
+
+def case_of(method: str, alpha: float = 0.1, num_loops: int = 2) -> dict:
+    return {
+        "variant": "flt",
+        "num_loops": num_loops,
+        "method": method,
+        "learning_rate": 0.02,
+        "alpha": alpha,
+    }
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return EXPERIMENT.run("smoke", 0, progress=False)
+
+
+def test_every_method_has_as_many_trials():
+    assert len({len(trials(LAPTOP, method)) for method in METHODS}) == 1
+    cases = EXPERIMENT.cases(LAPTOP)
+    assert len(cases) == 2 * len(METHODS) * 2
+    assert len({tuple(case.items()) for case in cases}) == len(cases)
+
+
+@pytest.mark.parametrize("method", BASELINES)
+def test_without_constraints_training_is_that_of_the_part_on_loops(method):
+    _, run = descending_loops.trained(SMOKE, case_of(method), seed=3)
+    settings = inference.InferenceSettings(
+        **{
+            name: getattr(SMOKE, name)
+            for name in (
+                *("steps", "batch_size", "length", "num_layers", "hidden_size", "num_heads"),
+                *("learning_rate", "optimizer", "validation_windows"),
+            )
+        }
+    )
+    case = {"data": "text", "variant": "flt", "num_loops": 2, "recipe": BASELINES[method]}
+    _, theirs = inference.trained(settings, case, seed=3)
+    assert run.losses == theirs.losses
+
+
+def test_with_one_loop_and_no_multipliers_all_fixed_methods_descend_the_plain_loss():
+    # the first step has no multipliers yet, and with one loop nothing else differs
+    losses = {
+        method: descending_loops.trained(SMOKE, case_of(method, 0.0, 1), seed=0)[1].losses[0]
+        for method in METHODS
+    }
+    assert losses == {method: pytest.approx(losses["last"], rel=1e-6) for method in METHODS}
+    settings = replace(SMOKE, dual_step=1e-12)
+    plain = descending_loops.trained(settings, case_of("last", 0.0, 1), seed=0)[1].losses
+    for method in CONSTRAINED:
+        run = descending_loops.trained(settings, case_of(method, 0.0, 1), seed=0)[1]
+        assert run.losses == pytest.approx(plain, rel=1e-5)
+
+
+@pytest.mark.parametrize("method", CONSTRAINED)
+def test_effective_weights_are_the_gradient_of_the_lagrangian(method):
+    hooks = descending_loops.training_hooks(SMOKE, case_of(method))
+    dual = hooks["stateful"]["primal_dual"]
+    dual.multipliers.copy_(torch.tensor([0.7, 1.9]))
+    f = torch.tensor([5.0, 4.0, 3.0], requires_grad=True)
+    dual.lagrangian(f).backward()
+    expected = build_constraint(SMOKE, case_of(method)).weights(dual.multipliers)
+    torch.testing.assert_close(f.grad, expected)
+
+
+def test_the_constraints_are_those_of_the_docstring():
+    f, uniform = torch.tensor([6.0, 4.0, 4.5]), math.log(256)
+    slack = {m: build_constraint(SMOKE, case_of(m)).slacks(f).tolist() for m in CONSTRAINED}
+    for method in ("exact", "proxy", "resilient"):
+        assert slack[method] == pytest.approx([4 - 0.9 * 6, 4.5 - 0.9 * 4])
+    assert slack["anchored"] == pytest.approx([4 - 0.9 * uniform, 4.5 - 0.9 * 4])
+    assert slack["cumulative"] == pytest.approx([4 - 0.9 * uniform, 4.5 - 0.81 * uniform], abs=1e-5)
+
+
+def test_multipliers_follow_the_slacks_of_the_loops():
+    settings, case = replace(SMOKE, steps=1), case_of("exact", 0.1)
+    model, batches, _ = inference.prepared(
+        settings, {"data": "text", "variant": "flt", "num_loops": 2, "recipe": "fixed"}, 0
+    )
+    slacks = build_constraint(settings, case).slacks(loop_losses(model, *batches(0)))
+    hooks = descending_loops.training_hooks(settings, case)
+    dual = hooks["stateful"]["primal_dual"]
+    dual.update(loop_losses(model, *batches(0)))
+    torch.testing.assert_close(dual.multipliers, 0.1 * slacks.clamp_min(0).float())
+
+
+def test_ascents_are_counted_up_to_k_and_beyond():
+    losses = torch.tensor([[9.0], [3.0], [2.0], [2.5], [2.5], [2.4], [2.6]])
+    reading = LoopReading(losses, losses[:, 0], losses[:, 0])
+    found = loop_columns(reading, num_loops=3, tolerance=0.01)
+    assert found["loss_by_loop"] == pytest.approx([3.0, 2.0, 2.5, 2.5, 2.4, 2.6])
+    assert (found["ascents"], found["ascents_beyond"]) == (1, 1)
+    assert not found["monotone"]
+    assert found["drift"] == pytest.approx(0.0)
+    assert found["ascent_rate"] == 0.5
+    assert loop_columns(reading, 2, 0.6)["monotone_beyond"]
+
+
+def test_rows_hold_every_loop_and_the_whole_frontier(rows):
+    assert len(rows) == len(METHODS)
+    for row in rows:
+        for split in ("val", "test"):
+            losses = row[f"{split}_loss_by_loop"]
+            assert len(losses) == SMOKE.inference_loops
+            assert row[f"{split}_loss"] == losses[1]
+            line = row[f"{split}_loss_by_threshold"]
+            assert len(line) == len(row["exit_thresholds"])
+            assert line[0] == pytest.approx(losses[0], rel=1e-5)
+            assert line[-1] == pytest.approx(losses[1], rel=1e-5)
+        assert row["exit_gain_by_threshold"][0] == pytest.approx(0, abs=1e-5)
+        assert row["exit_gain_by_threshold"][-1] == pytest.approx(0, abs=1e-5)
+        assert len(row["state_norm_by_loop"]) == SMOKE.inference_loops
+        assert ("multiplier_by_loop" in row) == (row["method"] in CONSTRAINED)
+
+
+def test_the_validation_text_picks_the_exit_and_not_the_test_text(monkeypatch):
+    from unrolled.together.exits import Frontier
+
+    lines = iter(
+        (
+            Frontier([0.0, 0.5, 1.0], [1.0, 1.5, 2.0], [9.0, 2.0, 2.0]),
+            Frontier([0.0, 0.5, 1.0], [1.0, 1.4, 2.0], [1.0, 3.0, 2.0]),
+        )
+    )
+    monkeypatch.setattr(descending_loops, "frontier", lambda *_: next(lines))
+    model, _ = descending_loops.trained(SMOKE, case_of("last"), seed=0)
+    windows = descending_loops.reported_windows(SMOKE)
+    settings = replace(SMOKE, exit_thresholds=(0.0, 0.5, 1.0))
+    found = descending_loops.exit_columns(model, {"val": windows, "test": windows}, settings, 2)
+    assert (found["exit_threshold"], found["exit_mean_loops"]) == (0.5, 1.4)
+    assert found["exit_cost"] == 1.0
+
+
+def test_the_trial_is_picked_on_validation_and_a_diverged_one_never():
+    one = {"variant": "flt", "method": "exact", "learning_rate": 0.02}
+    rows = [
+        {**one, "alpha": alpha, "seed": seed, "val_area": area, "test_area": -area}
+        for alpha, area in ((0.0, 2.0), (0.1, 1.0))
+        for seed in (0, 1)
+    ]
+    assert {row["alpha"] for row in picked(rows, "flt", "exact")} == {0.1}
+    rows[-1] = {**one, "alpha": 0.1, "seed": 1, "diverged": True}
+    assert {row["alpha"] for row in picked(rows, "flt", "exact")} == {0.0}
+    with pytest.raises(ResultError, match="no trial"):
+        picked(rows[-1:], "flt", "exact")
+
+
+def test_a_run_that_diverges_is_a_row():
+    case = {**case_of("last"), "learning_rate": 1e30}
+    assert descending_loops.measure(replace(SMOKE, steps=8), case, 0, no_report)["diverged"]
+
+
+def test_claims_are_judged_from_rows(rows):
+    both = [
+        {**row, "variant": variant, "preset": "laptop", "seed": seed}
+        for row in rows
+        for variant in ("flt", "original")
+        for seed in range(3)
+    ]
+    table = comparison_table(EXPERIMENT.name, EXPERIMENT.claims, rows=both)
+    assert {line["verdict"] for line in table} <= {"reproduced", "trend", "not seen"}
+    empty = comparison_table(EXPERIMENT.name, EXPERIMENT.claims, rows=[])
+    assert {line["verdict"] for line in empty} == {"not attempted"}
