@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from unrolled.execution import Execution
     from unrolled.experiment import Experiment, Unit
     from unrolled.runner import Failure
 
@@ -94,15 +95,32 @@ def run(
     prune: Annotated[
         bool, typer.Option("--prune", help="remove this preset's rows of other settings first")
     ] = False,
+    checkpoints: Annotated[
+        Path | None,
+        typer.Option(help="keep checkpoints there, on a drive that outlives the machine"),
+    ] = None,
+    checkpoint_minutes: Annotated[
+        float, typer.Option(help="minutes between checkpoints: what a kill can cost")
+    ] = 10.0,
+    resume: Annotated[
+        str, typer.Option(help="auto: go on from the newest checkpoint; never: refuse if there is")
+    ] = "auto",
+    micro_batch: Annotated[
+        int | None, typer.Option(min=1, help="sequences that one process holds at a time")
+    ] = None,
 ) -> None:
     """Measure the units (case x seed) of an experiment and append a row for each.
 
     Units whose row is already in the file are skipped, so an interrupted run goes on when the
-    same command is given again.
+    same command is given again. With --checkpoints, so does the training that was cut off; asked
+    to stop by SIGTERM it finishes its step, writes a checkpoint and ends with exit code 75.
     """
     from unrolled.catalog import load_experiment
+    from unrolled.execution import Execution
     from unrolled.settings import parse_assignments
 
+    folder = None if checkpoints is None else str(checkpoints.resolve())
+    execution = Execution(folder, checkpoint_minutes, resume, micro_batch)
     experiment = load_experiment(name)
     chosen = {
         key: text.split(",") for key, text in parse_assignments(cases or [], "--cases").items()
@@ -113,7 +131,7 @@ def run(
     path = output or default_output(experiment, name, preset, changed)
     _check_output(path, preset)
     _clear(path, experiment, units, preset, again=again, prune=prune)
-    raise typer.Exit(_run_missing(experiment, name, units, path, jobs))
+    raise typer.Exit(_run_missing(experiment, name, units, path, jobs, execution))
 
 
 def parse_seeds(text: str) -> list[int]:
@@ -195,9 +213,15 @@ def _rows_of_other_settings(name: str, preset: str, current: set[str]) -> Callab
 
 
 def _run_missing(
-    experiment: Experiment, reference: str, units: Sequence[Unit], path: Path, jobs: int | None
+    experiment: Experiment,
+    reference: str,
+    units: Sequence[Unit],
+    path: Path,
+    jobs: int | None,
+    execution: Execution,
 ) -> int:
     """Run the units that the file does not have yet; return the exit code."""
+    from unrolled.execution import Preempted
     from unrolled.experiment import finished_rows
     from unrolled.progress import duration
     from unrolled.runner import Stopped, stop_on_signals
@@ -209,18 +233,34 @@ def _run_missing(
     start = time.monotonic()
     try:
         with stop_on_signals():
-            failures = _run_units(experiment, reference, todo, path, jobs)
-    except Stopped as stopped:
+            failures = _run_units(experiment, reference, todo, path, jobs, execution)
+    except (Stopped, Preempted) as stopped:
         rows = len(finished_rows(path, experiment, units))
         _say(f"{stopped}: {rows} of {len(units)} rows are in {path}; the same command goes on")
-        return 128 + stopped.number
+        return _exit_code(stopped, execution)
     made = len(todo) - len(failures)
     _say(f"{made} rows added to {path} in {duration(time.monotonic() - start)}")
     return _report_failures(failures)
 
 
+def _exit_code(stopped: BaseException, execution: Execution) -> int:
+    """Return the code of the signal; or, where what was begun is kept too, the one that says so."""
+    import signal
+
+    from unrolled.execution import PREEMPTED
+
+    number = getattr(stopped, "number", signal.SIGTERM)
+    kept = execution.checkpoint_folder is not None and number == signal.SIGTERM
+    return PREEMPTED if kept else 128 + number
+
+
 def _run_units(
-    experiment: Experiment, reference: str, units: Sequence[Unit], path: Path, jobs: int | None
+    experiment: Experiment,
+    reference: str,
+    units: Sequence[Unit],
+    path: Path,
+    jobs: int | None,
+    execution: Execution,
 ) -> list[Failure]:
     from unrolled.experiment import ONE_THREAD
     from unrolled.progress import ProgressLine
@@ -230,15 +270,25 @@ def _run_units(
     def keep(row: dict[str, Any]) -> None:
         if _is_main_process():
             append(path, row, once=True)
+            _tidy(execution, row)
 
     if not units:
         return []
     with ProgressLine(len(units), plain=_is_main_process()) as progress:
         if _world_size() > 1:
-            return run_here(experiment, units, keep, progress)
+            return run_here(experiment, units, keep, progress, execution)
         if jobs is None:
             jobs = (os.cpu_count() or 1) if units[0].preset in ONE_THREAD else 1
-        return run_in_processes(reference, units, keep, progress, jobs)
+        return run_in_processes(reference, units, keep, progress, jobs, execution)
+
+
+def _tidy(execution: Execution, row: dict[str, Any]) -> None:
+    """Of the checkpoints behind a row, keep the weights and give back the rest of the disk."""
+    from unrolled.checkpoint import keep_weights_only
+
+    if execution.checkpoint_folder is not None:
+        of_unit = execution.of_unit(row["experiment"], row["config_hash"], row["seed"])
+        keep_weights_only(of_unit.checkpoint_folder)
 
 
 def _world_size() -> int:

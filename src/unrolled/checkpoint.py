@@ -14,6 +14,7 @@ checkpoint before it is used.
 """
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -37,6 +38,7 @@ __all__ = [
     "check_same_settings",
     "describe_model",
     "describe_value",
+    "keep_weights_only",
     "load_latest_checkpoint",
     "pack",
     "random_state",
@@ -229,6 +231,10 @@ def _flush(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        # Drives mounted over a network often cannot flush a folder; their files are flushed.
+        if not path.is_dir() or error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
     finally:
         os.close(descriptor)
 
@@ -249,6 +255,32 @@ def _list(folder: Path) -> list[Path]:
 
 def _step(path: Path) -> int:
     return int(path.name[5:])
+
+
+def keep_weights_only(folder: str | Path) -> None:
+    """Reduce the checkpoints of a run that is over to its last weights.
+
+    Parameters
+    ----------
+    folder
+        Where ``step_*`` folders lie, in it or below it. Each place that has some has
+        ``model.safetensors`` instead afterwards.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = save_checkpoint(folder, Checkpoint(7, {"w": torch.ones(2)}, {"loss": 0.5}))
+    ...     keep_weights_only(folder)
+    ...     os.listdir(folder)
+    ['model.safetensors']
+    """
+    for place in {path.parent for path in Path(folder).rglob("step_*") if path.is_dir()}:
+        paths = _list(place)
+        if paths:
+            (paths[-1] / "model.safetensors").replace(place / "model.safetensors")
+        for path in place.glob("step_*"):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 # Reading -----------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ from unrolled.checkpoint import (
     save_checkpoint,
     set_random_state,
 )
+from unrolled.execution import Preempted
 from unrolled.objective import Objective, Share, digest
 from unrolled.optimization import (
     OptimizerConfig,
@@ -58,6 +59,16 @@ if TYPE_CHECKING:
     from unrolled.training import TrainingConfig
 
 logger = logging.getLogger("unrolled.training")
+# What may change between the parts of a run.
+FREE = (
+    "checkpoint_folder",
+    "checkpoint_every",
+    "checkpoint_minutes",
+    "keep_checkpoints",
+    "resume",
+    "log_every",
+    "progress",
+)
 SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
 
 
@@ -151,10 +162,11 @@ class Run:
     """A run between its first and its last step: what moves, and how a step moves it."""
 
     def __init__(
-        self, model, batch_at, loss_fn, training, optimizer, on_gradients, on_step, stateful
+        self, model, batch_at, loss_fn, training, optimizer, on_gradients, on_step, stateful, stop
     ):
         self.model, self.batch_at, self.training = model, batch_at, training
         self.on_gradients, self.on_step, self.stateful = on_gradients, on_step, stateful
+        self.stop, self.stopping, self.late, self.kept = stop, False, False, 0
         self.accelerator = _accelerator(training)
         self.share = Share.of(
             training, self.accelerator.num_processes, self.accelerator.process_index
@@ -174,10 +186,8 @@ class Run:
 
     def _describe(self, optimizers: list[Optimizer]) -> dict[str, Any]:
         """Return all that must be the same when a run is resumed."""
-        ignored = ("checkpoint_folder", "keep_checkpoints", "resume", "log_every", "progress")
         training = dataclasses.asdict(self.training)
-        training = {name: value for name, value in training.items() if name not in ignored}
-        del training["checkpoint_every"]
+        training = {name: value for name, value in training.items() if name not in FREE}
         return {
             "training": training,
             "processes": self.share.processes,
@@ -191,7 +201,7 @@ class Run:
 
     def start(self) -> None:
         """Restore the newest checkpoint, or begin at step 0."""
-        self.began = time.perf_counter()
+        self.began = self.saved = time.perf_counter()
         self.model.train()
         self.model.zero_grad(set_to_none=True)
         checkpoint = self._find_checkpoint()
@@ -282,14 +292,25 @@ class Run:
         # L = (1 / pieces) sum_j L_j, and the same for the metrics
         columns = [losses, *([output[key] for output in outputs] for key in metrics)]
         means = [sum(map(float, column)) / pieces for column in columns]
-        loss, *means = self._mean_over_processes(means)
+        loss, *means = self._agree(means)
         return loss, dict(zip(metrics, means, strict=True))
 
-    def _mean_over_processes(self, numbers: list[float]) -> list[float]:
-        if self.share.processes == 1:
-            return numbers
-        values = torch.tensor(numbers, device=self.accelerator.device)
-        return self.accelerator.reduce(values, "mean").tolist()
+    def _agree(self, numbers: list[float]) -> list[float]:
+        """Return the means over all processes, and learn if one was asked to stop or is late.
+
+        One exchange for both, so that all processes save and stop behind the same step.
+        """
+        minutes = self.training.checkpoint_minutes
+        late = minutes > 0 and time.perf_counter() - self.saved > 60 * minutes
+        if self.share.processes > 1:
+            flags = [float(self.stop.asked), float(late)]
+            device = self.accelerator.device
+            values = torch.tensor([*numbers, *flags], dtype=torch.float64, device=device)
+            *numbers, stopping, late = self.accelerator.reduce(values, "mean").tolist()
+        else:
+            stopping = self.stop.asked
+        self.stopping, self.late = stopping > 0, late > 0
+        return numbers
 
     def _clip(self, step: int, metrics: dict[str, Any]) -> float:
         """Run the gradient hook, clip, and return the norm before clipping."""
@@ -359,28 +380,39 @@ class Run:
     # Checkpoints ---------------------------------------------------------------------------------
 
     def save_if_due(self) -> None:
-        """Write a checkpoint at every so many steps, and at the end."""
+        """Write a checkpoint every so many steps or minutes, at the end, and before a stop."""
         folder, every = self.training.checkpoint_folder, self.training.checkpoint_every
-        last = self.done == self.training.steps
-        if folder is None or not (last or (every and self.done % every == 0)):
+        last = self.done == self.training.steps or self.stopping
+        if folder is None or not (last or self.late or (every and self.done % every == 0)):
             return
         # Each process has its own random state; the rest is the same in all of them.
         random_states = gather_object([random_state()])
         if self.accelerator.is_main_process:
             self._write(self._snapshot(random_states))
         self.accelerator.wait_for_everyone()
+        self.saved = time.perf_counter()
 
     def _write(self, checkpoint: Checkpoint) -> None:
         training = self.training
         try:
             save_checkpoint(training.checkpoint_folder, checkpoint, training.keep_checkpoints)
+            self.kept = checkpoint.step
         except OSError as error:
+            before = "the run goes on" if not self.stopping else "the run stops as it was asked to"
             warnings.warn(
-                f"no checkpoint at step {checkpoint.step}: {error}. The run goes on; "
-                "the checkpoints before are as they were",
+                f"no checkpoint at step {checkpoint.step}: {error}. The checkpoints before are as "
+                f"they were; {before}",
                 CheckpointWarning,
                 stacklevel=2,
             )
+
+    def stop_if_asked(self) -> None:
+        """Raise `Preempted` if any process was asked to stop; the checkpoint is written."""
+        if self.stopping:
+            stopped = Preempted(self.kept, self.training.checkpoint_folder)
+            if self.accelerator.is_main_process:
+                logger.warning("%s", stopped)
+            raise stopped
 
     def _snapshot(self, random_states: list[dict]) -> Checkpoint:
         curves, scaler = self.result(), self.accelerator.scaler
@@ -428,7 +460,7 @@ class Run:
 
     def _restore(self, checkpoint: Checkpoint) -> None:
         state = checkpoint.state
-        check_same_settings(state["settings"], self.settings, self.training.checkpoint_folder)
+        self._check_same_run(state["settings"], checkpoint.step)
         self.model.load_state_dict(checkpoint.weights)
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
@@ -438,8 +470,35 @@ class Run:
             item.load_state_dict(state["stateful"][name])
         names = ("losses", "gradient_norms", "diagnostics", "seconds")
         self.curves = FitResult(**{name: state[name] for name in names})
-        self.done = self.resumed_from = checkpoint.step
-        set_random_state(state["random"][self.share.process])
+        self.done = self.kept = self.resumed_from = checkpoint.step
+        self._restore_random(state["random"])
+        if self.accelerator.is_main_process:
+            logger.info("resumed from step %d of %d", self.done, self.training.steps)
+
+    def _check_same_run(self, saved: dict[str, Any], step: int) -> None:
+        """Refuse the checkpoint of another run; another number of processes is a warning."""
+        then, now = saved["processes"], self.share.processes
+        if then != now:
+            # The batch is the same, so how it was divided makes no difference beyond rounding.
+            micro = self.settings["training"]["micro_batch_size"]
+            training = {**saved["training"], "micro_batch_size": micro}
+            saved = {**saved, "processes": now, "training": training}
+        check_same_settings(saved, self.settings, self.training.checkpoint_folder)
+        if then != now and self.accelerator.is_main_process:
+            warnings.warn(
+                f"the run had {then} process(es) up to step {step} and goes on with {now}: the "
+                "batches are the same, but sums are rounded in another order, and where random "
+                "numbers are drawn in training (dropout), they are others",
+                CheckpointWarning,
+                stacklevel=2,
+            )
+
+    def _restore_random(self, states: list[dict]) -> None:
+        """Give each process its random state; one that is new draws a seed of its own."""
+        process = self.share.process
+        set_random_state(states[min(process, len(states) - 1)])
+        if process >= len(states):
+            set_seed(int(torch.randint(2**31, ())) + process)
 
 
 def _accelerator(training: "TrainingConfig") -> Accelerator:

@@ -7,6 +7,7 @@ leaves no process behind that could measure a unit a second time.
 from __future__ import annotations
 
 import functools
+import logging
 import multiprocessing
 import os
 import signal
@@ -22,13 +23,21 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from unrolled.catalog import load_experiment
-from unrolled.experiment import ONE_THREAD, Experiment, Unit
+from unrolled.execution import PREEMPTED, Execution, fits_run_with
+from unrolled.experiment import ONE_THREAD, Experiment, Report, Unit
 from unrolled.progress import ProgressLine
 from unrolled.provenance import commit
 from unrolled.results import Row
 
-__all__ = ["Failure", "Stopped", "run_here", "run_in_processes", "stop_on_signals"]
+__all__ = ["Failure", "Stopped", "measured", "run_here", "run_in_processes", "stop_on_signals"]
 
+# Seconds that a worker has to end: at once, or after a step and a checkpoint. A cluster that asks
+# to stop gives about half a minute; a longer wait is cut off by it, and costs nothing else.
+ENDING, SAVING = 3, 300
+REASONS = {
+    -9: "killed, perhaps for want of memory",
+    PREEMPTED: "asked to stop; its checkpoint is kept, and the same command goes on",
+}
 CONTEXT = multiprocessing.get_context("spawn")  # a forked torch may hang in its thread pool
 
 
@@ -63,6 +72,24 @@ def stop_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def measured(
+    experiment: Experiment, unit: Unit, report: Report, execution: Execution | None
+) -> Row:
+    """Measure a unit as the machine wants it, with checkpoints in a folder of its own.
+
+    Raises
+    ------
+    Preempted
+        If there are checkpoints and SIGTERM came in a training.
+    """
+    if execution is not None:
+        execution = execution.of_unit(experiment.name, unit.config_hash, unit.seed)
+        if execution.checkpoint_folder is not None:
+            logging.basicConfig(level=logging.INFO, format="%(message)s")
+    with fits_run_with(execution):
+        return experiment.measure_unit(unit, report)
+
+
 # --- in this process --------------------------------------------------------------------------
 
 
@@ -71,6 +98,7 @@ def run_here(
     units: Sequence[Unit],
     keep: Callable[[Row], object],
     progress: ProgressLine,
+    execution: Execution | None = None,
 ) -> list[Failure]:
     """Measure the units one after the other in this process.
 
@@ -79,7 +107,7 @@ def run_here(
     failures = []
     for i, unit in enumerate(units):
         try:
-            keep(experiment.measure_unit(unit, functools.partial(progress.report, i)))
+            keep(measured(experiment, unit, functools.partial(progress.report, i), execution))
         except Exception:
             failures.append(_failed(unit, traceback.format_exc(), progress))
         progress.finish(i, unit.label)
@@ -97,10 +125,13 @@ def _failed(unit: Unit, error: str, progress: ProgressLine) -> Failure:
 class Worker:
     """A process that measures one unit at a time."""
 
-    def __init__(self, reference: str):
+    def __init__(self, reference: str, execution: Execution | None):
         self.pipe, self.there = CONTEXT.Pipe()
-        self.process = CONTEXT.Process(target=_work, args=(self.there, reference))
+        arguments = (self.there, reference, execution)
+        self.process = CONTEXT.Process(target=_work, args=arguments)
         self.index: int | None = None
+        keeps = execution is not None and execution.checkpoint_folder is not None
+        self.patience = SAVING if keeps else ENDING
 
     def start(self) -> None:
         """Start the process."""
@@ -120,7 +151,7 @@ class Worker:
         except (EOFError, ConnectionError):
             self.process.join()
             code = self.process.exitcode
-            reason = "killed, perhaps for want of memory" if code == -9 else "see above"
+            reason = REASONS.get(code, "see above")
             return "dead", f"the worker process ended with exit code {code} ({reason})"
 
     def ask_to_end(self) -> None:
@@ -134,7 +165,7 @@ class Worker:
     def end(self) -> None:
         """Wait a moment for the process to end, then end it."""
         if self.process.pid is not None:
-            self.process.join(3)
+            self.process.join(self.patience)
             self.process.kill()
             self.process.join()
         self.pipe.close()
@@ -146,6 +177,7 @@ def run_in_processes(
     keep: Callable[[Row], object],
     progress: ProgressLine,
     jobs: int,
+    execution: Execution | None = None,
 ) -> list[Failure]:
     """Measure the units in ``jobs`` processes; each row goes to ``keep`` as it is done.
 
@@ -161,6 +193,8 @@ def run_in_processes(
         Told how far each unit is.
     jobs
         Number of processes, at least 1; there are never more than units.
+    execution
+        Where the checkpoints of the units go, if there are to be any.
 
     Returns
     -------
@@ -172,15 +206,16 @@ def run_in_processes(
     if not units:
         return []
     with _environment(units[0].preset, jobs):
-        pool = _Pool(reference, units, keep, progress)
+        pool = _Pool(reference, units, keep, progress, execution)
         return pool.run(min(jobs, len(units)))
 
 
 class _Pool:
     """The units still to give out, the workers, and what has failed."""
 
-    def __init__(self, reference: str, units: Sequence[Unit], keep: Callable, progress):
+    def __init__(self, reference, units, keep, progress, execution):
         self.reference, self.units, self.keep, self.progress = reference, units, keep, progress
+        self.execution = execution
         self.waiting = deque(range(len(units)))
         self.workers: list[Worker] = []
         self.failures: list[Failure] = []
@@ -201,7 +236,7 @@ class _Pool:
 
     def _start_worker(self) -> None:
         if self.waiting:
-            worker = Worker(self.reference)
+            worker = Worker(self.reference, self.execution)
             self.workers.append(worker)  # before its start: a signal may come in between
             worker.start()
             self._give_next(worker)
@@ -251,14 +286,14 @@ def _environment(preset: str, jobs: int) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _work(pipe: Connection, reference: str) -> None:
+def _work(pipe: Connection, reference: str, execution: Execution | None) -> None:
     """Measure units until the parent sends None; the main function of a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
     signal.signal(signal.SIGTERM, _exit)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     commit()  # before the code is imported: the commit of the code that runs
     while (unit := pipe.recv()) is not None:
-        pipe.send(_answer(reference, unit, _Reporter(pipe)))
+        pipe.send(_answer(reference, unit, _Reporter(pipe), execution))
 
 
 def _exit(number: int, frame: Any) -> None:
@@ -271,9 +306,11 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _answer(reference: str, unit: Unit, report: _Reporter) -> tuple[str, Any]:
+def _answer(
+    reference: str, unit: Unit, report: _Reporter, execution: Execution | None
+) -> tuple[str, Any]:
     try:
-        return "row", load_experiment(reference).measure_unit(unit, report)
+        return "row", measured(load_experiment(reference), unit, report, execution)
     except Exception:
         return "error", traceback.format_exc()
 

@@ -12,8 +12,9 @@ continues as if it had not been. The engine (devices, processes, mixed precision
 is Hugging Face Accelerate.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from torch.optim import Optimizer
 
 from unrolled.checkpoint import CheckpointError, CheckpointWarning
 from unrolled.engine import FitResult, NonFiniteError, Run, Stateful, StepReport
+from unrolled.execution import Preempted, StopRequest, fits_run_with, next_fit
 from unrolled.optimization import (
     FLT_OPTIMIZER,
     SCHEDULES,
@@ -37,6 +39,7 @@ __all__ = [
     "FitResult",
     "NonFiniteError",
     "OptimizerConfig",
+    "Preempted",
     "Stateful",
     "StepReport",
     "TrainingConfig",
@@ -70,8 +73,9 @@ class TrainingConfig:
         ``"no"``, ``"bf16"``, or ``"fp16"`` (needs a GPU; losses are scaled).
     checkpoint_folder
         Where checkpoints go; None keeps none. Several processes must all see it.
-    checkpoint_every
-        Steps between checkpoints. One is written after the last step in any case.
+    checkpoint_every, checkpoint_minutes
+        Steps, and minutes, between checkpoints; 0 for none. One is written after the last step in
+        any case, and one when the process is asked to stop.
     keep_checkpoints
         How many of the newest are kept.
     resume
@@ -111,6 +115,7 @@ class TrainingConfig:
     mixed_precision: str = "no"
     checkpoint_folder: str | Path | None = None
     checkpoint_every: int = 0
+    checkpoint_minutes: float = 0.0
     keep_checkpoints: int = 2
     resume: str = "auto"
     log_every: int = 0
@@ -152,9 +157,11 @@ class TrainingConfig:
         precision = self.mixed_precision
         require(precision in PRECISIONS, "mixed_precision", precision, f"one of {PRECISIONS}")
         require(self.resume in ("auto", "never"), "resume", self.resume, "'auto' or 'never'")
-        need = "0 when there is no checkpoint_folder"
-        useful = folder is not None or self.checkpoint_every == 0
-        require(useful, "checkpoint_every", self.checkpoint_every, need)
+        minutes = self.checkpoint_minutes
+        require(0 <= minutes < math.inf, "checkpoint_minutes", minutes, "finite and at least 0")
+        for name in ("checkpoint_every", "checkpoint_minutes"):
+            value, need = getattr(self, name), "0 when there is no checkpoint_folder"
+            require(folder is not None or value == 0, name, value, need)
         require(self.seed is None or _is_whole(self.seed), "seed", self.seed, "None or an integer")
 
 
@@ -216,12 +223,16 @@ def fit(
         If the loss or a gradient is NaN or infinite.
     CheckpointError
         If all checkpoints of the run are damaged.
+    Preempted
+        If there is a checkpoint folder and SIGTERM came, to any of the processes: the step is
+        finished and a checkpoint written. Uncaught, it ends the process with the exit code
+        `unrolled.execution.PREEMPTED`; the same call goes on.
 
     Warns
     -----
     CheckpointWarning
         If a damaged checkpoint was passed over, or one could not be written (a full disk): the
-        run goes on.
+        run goes on. If a run goes on with another number of processes.
 
     Notes
     -----
@@ -231,7 +242,10 @@ def fit(
 
     ``accelerate launch script.py`` starts one process per GPU; on CPUs
     ``ACCELERATE_USE_CPU=true torchrun --nproc-per-node 2 script.py`` does. The result is that of
-    one process with the same `training.batch_size`, up to rounding.
+    one process with the same `training.batch_size`, up to rounding (and dropout, whose random
+    numbers each process draws for itself). A run may go on with another number of processes.
+
+    Inside `unrolled.execution.fits_run_with` a fit that says nothing of checkpoints has them.
 
     Examples
     --------
@@ -249,18 +263,40 @@ def fit(
     (50, True)
     """
     _check_arguments(model, training, optimizer)
-    run = Run(model, batch_at, loss_fn, training, optimizer, on_gradients, on_step, stateful or {})
-    try:
-        run.start()
-        with run.progress_bar() as bar:
-            for step in range(run.done, training.steps):
-                report = run.take_step(step)
-                run.save_if_due()
-                bar.set_postfix_str(f"loss {report.loss:.4g}", refresh=False)
-                bar.update()
-        return run.result()
-    finally:
-        run.close()
+    training = _executed(training)
+    hooks = (on_gradients, on_step, stateful or {})
+    # A fit in a hook is not counted: after a kill, those of the steps behind are not called again.
+    with fits_run_with(None), StopRequest(training.checkpoint_folder is not None) as stop:
+        run = Run(model, batch_at, loss_fn, training, optimizer, *hooks, stop)
+        try:
+            run.start()
+            _take_steps(run)
+            return run.result()
+        finally:
+            run.close()
+
+
+def _executed(training: TrainingConfig) -> TrainingConfig:
+    """Return the settings with what the machine decides, where they leave it open."""
+    execution = next_fit()
+    if execution is None:
+        return training
+    if training.micro_batch_size is None:
+        training = replace(training, micro_batch_size=execution.micro_batch_size)
+    if training.checkpoint_folder is not None or execution.checkpoint_folder is None:
+        return training
+    names = ("checkpoint_folder", "checkpoint_minutes", "resume")
+    return replace(training, **{name: getattr(execution, name) for name in names})
+
+
+def _take_steps(run: Run) -> None:
+    with run.progress_bar() as bar:
+        for step in range(run.done, run.training.steps):
+            report = run.take_step(step)
+            run.save_if_due()
+            run.stop_if_asked()
+            bar.set_postfix_str(f"loss {report.loss:.4g}", refresh=False)
+            bar.update()
 
 
 def _check_arguments(model: object, training: object, optimizer: object) -> None:

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from unrolled.descent import primal_dual
 from unrolled.descent.constraints import (
     FORMS,
     CumulativeConstraint,
@@ -37,6 +36,7 @@ def rng(seed=0):
 # --- the formulas -----------------------------------------------------------------------------
 
 
+@pytest.mark.equation("eq-descent-lagrangian")
 @pytest.mark.parametrize("cost", [None, 5.0])
 def test_the_gradient_in_the_multipliers_is_the_slack_or_its_leaky_form(cost):
     lam = torch.rand(4, generator=rng()).requires_grad_()
@@ -46,6 +46,7 @@ def test_the_gradient_in_the_multipliers_is_the_slack_or_its_leaky_form(cost):
     assert_close(dual_gradient(g, lam.detach(), cost), gradient)
 
 
+@pytest.mark.equation("eq-descent-resilient")
 def test_the_resilient_lagrangian_is_the_least_over_the_relaxations():
     lam, g, cost = torch.tensor([0.6, 2.0]), torch.tensor([0.3, -0.1]), 4.0
     u = torch.rand(1000, 2, generator=rng())  # any relaxation, and the best one
@@ -64,6 +65,7 @@ def test_multipliers_stay_at_or_above_zero(cost):
     assert (dual.values > 0).any()
 
 
+@pytest.mark.equation("eq-descent-resilient")
 def test_leaky_ascent_rests_where_the_slack_is_the_price_over_the_cost():
     dual = Multipliers(2, step_size=0.5, relaxation_cost=2.0).double()
     g = torch.tensor([0.3, -0.3], dtype=torch.float64)
@@ -85,6 +87,7 @@ def test_an_endless_cost_of_relaxation_is_the_plain_form():
     assert_close(dual_step(lam, g, 0.1, relaxation_cost=1e12), dual_step(lam, g, 0.1))
 
 
+@pytest.mark.equation("eq-descent-gap")
 def test_the_gap_is_the_objective_less_the_lagrangian():
     f, g, lam = torch.tensor(2.0), torch.tensor([0.5, -1.0]), torch.tensor([1.0, 3.0])
     assert_close(complementarity_gap(g, lam), f - lagrangian(f, g, lam))
@@ -119,6 +122,7 @@ def quadratic(count, seed=0):
     return P, q, A, -0.3 * np.ones(count)
 
 
+@pytest.mark.equation("eq-descent-dual-ascent")
 @pytest.mark.parametrize(("count", "cost"), [(1, None), (3, None), (3, 2.0)])
 def test_quadratic_program_reaches_the_exact_primal_and_dual_solution(count, cost):
     P, q, A, b = quadratic(count)
@@ -271,6 +275,7 @@ def two_steps_on_paper(alternating):
     return x, lam
 
 
+@pytest.mark.equation("eq-descent-dual-ascent")
 @pytest.mark.parametrize("alternating", [False, True])
 def test_two_steps_equal_those_on_paper(alternating):
     for mine, theirs in zip(two_steps(alternating), two_steps_on_paper(alternating), strict=True):
@@ -591,16 +596,6 @@ def test_a_step_that_was_skipped_moves_no_price():
     seen = dual.hooks(layer_losses)["on_step"](StepReport(0, 1, 1.0, 1.0, 0.1, metrics))
     assert dual.multipliers.tolist() == [0.0] * LAYERS
     assert set(seen) == {"multipliers", "gap"}
-
-
-def test_several_processes_are_refused_where_their_multipliers_could_differ(monkeypatch):
-    monkeypatch.setattr(primal_dual, "_several_processes", lambda: True)
-    dual = make_dual()
-    with pytest.raises(RuntimeError, match="sees the slacks of one process only"):
-        dual.update(torch.ones(LAYERS + 1))
-    with pytest.raises(ValueError, match="measure must be None with several processes"):
-        train(dual, measure=lambda model: lambda step: torch.ones(LAYERS + 1))
-    train(dual, steps=1)  # without it, the slacks are averaged over processes
 
 
 def test_curves_of_a_run_without_multipliers_are_refused():

@@ -450,22 +450,19 @@ class PrimalDual(nn.Module):
             equal pieces may come piece by piece with ``every=k``, since a mean of their slacks
             is the slack of the batch.
 
-        Raises
-        ------
-        RuntimeError
-            In one of several processes: each would see slacks of its own. Use `hooks`.
+        Notes
+        -----
+        With several processes under `torch.distributed` all of them call it, each with the losses
+        of its own, equally many rows. Losses and slacks are averaged over all, so that every
+        process reports the same and holds the same multipliers.
         """
-        if _several_processes():
-            raise RuntimeError(
-                "PrimalDual.update sees the slacks of one process only, and there are several: "
-                "train with unrolled.training.fit and PrimalDual.hooks, which average them"
-            )
         f = stack_losses(losses)
-        slacks = self.constraint.slacks(f)
-        multipliers = self.multipliers.clone()
-        value = self.dual.lagrangian(f[-1].mean(), slacks).item()
-        gap = self._gap(slacks)
         means = f if f.ndim == 1 else f.mean(dim=1)
+        seen = (f[-1].mean(), means, self.constraint.slacks(f))
+        objective, means, slacks = map(_mean_over_processes, seen)
+        multipliers = self.multipliers.clone()
+        value = self.dual.lagrangian(objective, slacks).item()
+        gap = self._gap(slacks)
         return DualReport(means, slacks, multipliers, value, gap, self.dual.update(slacks))
 
     def hooks(
@@ -495,18 +492,13 @@ class PrimalDual(nn.Module):
 
             ``lambda step: collect_losses(model, layer_losses, [batch_at(step)])`` is the
             alternating update, and ``lambda step: collect_losses(model, layer_losses, full_set)``
-            with the batches of an epoch in `every` the dual step on the full training set.
+            with the batches of an epoch in `every` the dual step on the full training set. With
+            several processes each calls it, and the slacks are averaged over all.
 
         Returns
         -------
         dict
             Combine its ``on_step`` and ``stateful`` with your own by hand.
-
-        Raises
-        ------
-        ValueError
-            From ``fit``, before its first gradient: if `measure` is given and there are several
-            processes, which could come to different multipliers.
 
         Notes
         -----
@@ -517,8 +509,6 @@ class PrimalDual(nn.Module):
         """
 
         def loss_fn(model: nn.Module, batch: Any) -> tuple[Tensor, dict[str, Tensor]]:
-            several = measure is not None and _several_processes()
-            require(not several, "measure", measure, "None with several processes")
             f = stack_losses(layer_losses(model, batch))
             return self.lagrangian(f), self._metrics(f)
 
@@ -559,14 +549,22 @@ class PrimalDual(nn.Module):
         if measure is None:
             self.dual.update(slacks)
         elif (report.step + 1) % self.dual.every == 0:
-            self.dual.ascend(self.constraint.slacks(measure(report.step)))
+            measured = self.constraint.slacks(measure(report.step))
+            self.dual.ascend(_mean_over_processes(measured))
         return seen
 
 
-def _several_processes() -> bool:
+def _mean_over_processes(value: Tensor) -> Tensor:
+    """Return the mean of a tensor that every process has one of; itself if there is one process."""
     distributed = torch.distributed
-    ready = distributed.is_available() and distributed.is_initialized()
-    return ready and distributed.get_world_size() > 1
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return value
+    processes = distributed.get_world_size()
+    if processes == 1:
+        return value
+    total = value.detach().double()
+    distributed.all_reduce(total)
+    return (total / processes).to(value.dtype)
 
 
 class DualCurves(NamedTuple):

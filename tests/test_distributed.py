@@ -1,0 +1,135 @@
+"""Several processes: the trajectory of one, the same state in all, and a run that moves."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+WORKER = Path(__file__).with_name("distributed_worker.py")
+SETTINGS = ("float32", "float64", "accumulated", "measured")
+
+pytestmark = pytest.mark.slow
+
+
+def run(command, **environment):
+    settings = os.environ | {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"} | environment
+    return subprocess.run(
+        list(map(str, command)), capture_output=True, text=True, env=settings, timeout=280
+    )
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Run all scenarios in one tree of processes, which imports torch once."""
+    done = run([sys.executable, WORKER, tmp_path_factory.mktemp("runs")])
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def assert_same_course(found, expected, rtol, atol=0.0):
+    for key in ("losses", "multipliers", "weights"):
+        for one, two in zip(found[key], expected[key], strict=True):
+            one, two = (torch.tensor(value, dtype=torch.float64) for value in (one, two))
+            torch.testing.assert_close(one, two, rtol=rtol, atol=atol, msg=key)
+
+
+# Dual variables --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_losses_multipliers_and_weights_are_those_of_one_process(report, name, world):
+    (alone,) = report[f"{name} 1"]
+    tolerance = (2e-4, 1e-5) if name == "float32" else (1e-9, 1e-12)
+    assert_same_course(report[f"{name} {world}"][0], alone, *tolerance)
+    prices = torch.tensor(alone["multipliers"])
+    assert (prices[-1] > 0).any(), "a run without prices says nothing"
+
+
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_process_holds_the_same_weights_and_multipliers(report, name, world):
+    assert len({each["same"] for each in report[f"{name} {world}"]}) == 1
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_multipliers_in_a_loop_of_ones_own_are_global_too(report, world):
+    (alone,) = report["by hand 1"]
+    for each in report[f"by hand {world}"]:
+        assert each["ascended"] == alone["ascended"] == [False, True, False, True]
+        for key in ("multipliers", "lagrangian", "gap", "losses"):
+            assert each[key] == pytest.approx(alone[key], rel=1e-12)
+
+
+# Sparsity --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_masks_of_acdc_and_moments_of_horst_are_the_same_in_all_processes(report, world):
+    (alone,) = report["sparse 1"]
+    first, *others = report[f"sparse {world}"]
+    assert first["masks"] == alone["masks"]
+    assert len(set(first["masks"])) >= 3  # none while dense, and several that are in force
+    assert first["zeros"] == alone["zeros"] > 0
+    assert first["losses"] == pytest.approx(alone["losses"], rel=1e-9)
+    for other in others:
+        assert (other["masks"], other["state"]) == (first["masks"], first["state"])
+
+
+# A run that moves ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["4 to 2", "1 to 4"])
+def test_a_run_goes_on_with_another_number_of_processes(report, way):
+    found = report["moved"][way]
+    # one process was asked, all have stopped behind the same step
+    assert set(found["codes"]) == {75}
+    for each in found["ended"]:
+        assert_same_course(each, report["whole"][0], 1e-9, 1e-12)
+        assert 9 <= each["resumed_from"] < 40
+    first, _, second = way.split()
+    told = f"the run had {first} process(es) up to step {found['ended'][0]['resumed_from']}"
+    assert any(told in text and f"goes on with {second}" in text for text in warned(found))
+
+
+def warned(found):
+    return [text for each in found["ended"] for text in each["warned"]]
+
+
+def test_when_one_of_two_is_killed_the_other_ends_and_both_go_on_bit_for_bit(report):
+    found = report["one killed"]
+    assert found["codes"][1] == -9
+    assert found["codes"][0] not in (0, -9), "it went on alone, or had to be killed"
+    for again, whole in zip(found["again"], found["whole"], strict=True):
+        assert again["resumed_from"] >= 10
+        assert again["same"] == whole["same"]
+
+
+# The command -----------------------------------------------------------------------------------
+
+
+def test_accelerate_launches_an_experiment_on_two_processes(tmp_path):
+    """As README says it, with the smoke preset in place of the paper's."""
+    command = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes=2"]
+    command += ["--num_machines=1", "--dynamo_backend=no", "--mixed_precision=no"]
+    command += ["-m", "unrolled", "run", "looped.pretraining", "--preset", "smoke"]
+    command += ["--cases", "variant=flt", "--cases", "optimizer=muon", "--micro-batch", "1"]
+    command += ["--output", tmp_path / "rows.jsonl", "--checkpoints", tmp_path / "kept"]
+    done = run(command, ACCELERATE_USE_CPU="true")
+    assert done.returncode == 0, done.stderr[-3000:]
+    (row,) = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
+    (alone,) = experiment().run("smoke", 0, cases={"variant": "flt", "optimizer": "muon"})
+    assert row["val_bits_per_byte"] == pytest.approx(alone["val_bits_per_byte"], rel=1e-4)
+    assert row["config_hash"] == alone["config_hash"]
+    kept = [path.name for path in (tmp_path / "kept").rglob("*") if path.is_file()]
+    assert kept == ["model.safetensors"]
+
+
+def experiment():
+    from unrolled.looped.pretraining import EXPERIMENT
+
+    return EXPERIMENT
