@@ -1,4 +1,5 @@
-# make book | test | quick | serve | results | pdf | lint | clean   (each sets up .venv from the lock first)
+# make book | test | quick | serve | results | pdf | student | instructor | lint | clean
+# (each sets up .venv from the lock first)
 PYTHON ?= python3
 PORT ?= 8000
 JOBS ?= 2
@@ -9,10 +10,11 @@ SHELL := /bin/bash
 
 RUN := .venv/bin/python
 NOTEBOOKS := $(RUN) book/tools/notebooks.py
+EDITIONS := $(RUN) book/tools/editions.py
 # jupyter-book always appends _build to --path-output, so the quick build lies in _build/quick/_build.
 QUICK := _build/quick/_build
 
-.PHONY: help book quick html test serve results pdf lint format clean environment
+.PHONY: help book quick html test serve results pdf student instructor lint format clean environment
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -43,6 +45,12 @@ results: environment  ## make the committed result rows again and compare them
 pdf: environment  ## print the built book into _build/unrolled.pdf
 	@test -f _build/html/index.html || { echo "There is no book yet. Run: make book" >&2; exit 1; }
 	@$(RUN) book/tools/print_book.py _build/html _build/unrolled.pdf
+
+student: environment  ## notebooks with stubs in place of solutions, and a zip (NBGRADER=1: with grading)
+	@$(EDITIONS) student $(if $(NBGRADER),--nbgrader)
+
+instructor: environment  ## notebooks with open solutions, run, and hints on usual mistakes, and a zip
+	@$(EDITIONS) instructor --jobs $(JOBS) $(if $(NBGRADER),--nbgrader)
 
 lint: environment  ## check style, and that the Colab copies are in step
 	@$(RUN) -m ruff format --check .

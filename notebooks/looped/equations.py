@@ -1213,9 +1213,9 @@ checks.looped_gain(gain)
 # the typical one: a largest singular value is a bound, and here it does not tell the variants apart.
 #
 # ```python
-# def gain(F, h, steps=100):
+# def gain(F, h):
 #     v = torch.randn_like(h)
-#     for _ in range(steps):
+#     for _ in range(100):
 #         v = v / v.norm()
 #         _, Jv = torch.autograd.functional.jvp(F, h, v)
 #         _, v = torch.autograd.functional.vjp(F, h, Jv)

@@ -1017,10 +1017,9 @@ checks.looped_own_variant(my_variant)
 # every block.
 #
 # ```python
-# from unrolled.looped.model import LoopedTransformer
-#
-#
 # def my_variant(config, num_loops):
+#     from unrolled.looped.model import LoopedTransformer
+#
 #     class Mine(LoopedTransformer):
 #         def loop(self, e, state=None, mask=None, slots=None):
 #             h = None if state is None else self.norm(state)
