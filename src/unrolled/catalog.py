@@ -13,7 +13,7 @@ from typing import Any
 
 from unrolled.experiment import Experiment
 
-__all__ = ["BENCHMARKS", "EXPERIMENTS", "load_benchmark", "load_experiment"]
+__all__ = ["BENCHMARKS", "EXPERIMENTS", "all_claims", "load_benchmark", "load_experiment"]
 
 #: Module of each experiment; its attribute is ``EXPERIMENT``.
 EXPERIMENTS = {
@@ -83,6 +83,24 @@ def _load_attribute(reference: str) -> Experiment:
     found = getattr(module, attribute, None)
     if not isinstance(found, Experiment):
         raise ValueError(f"{reference!r} is {found!r}, not an unrolled.experiment.Experiment")
+    return found
+
+
+def all_claims(preset: str = "laptop") -> list[dict[str, Any]]:
+    """Return every claim that an experiment of the catalog tests, with its verdict.
+
+    Each is a row of `unrolled.results.comparison_table`, with three keys more: ``experiment``, the
+    ``command`` that makes its rows, and the ``rows_file`` that has them ("" where there are none).
+    """
+    from unrolled.results import comparison_table, file_of
+
+    found = []
+    for name in EXPERIMENTS:
+        command = f"python -m unrolled run {name} --preset {preset}"
+        file = file_of(name).name if file_of(name).exists() else ""
+        source = {"experiment": name, "command": command, "rows_file": file}
+        table = comparison_table(name, load_experiment(name).claims, preset=preset)
+        found += [source | row for row in table]
     return found
 
 
