@@ -24,6 +24,7 @@ def reference(X, y, p, equal):
     return cvxpy.Problem(cvxpy.Minimize(norm), limits).solve(solver="CLARABEL")
 
 
+@pytest.mark.equation("eq-horst-max-margin")
 @pytest.mark.parametrize("p", NORMS)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_largest_margin_is_that_of_cvxpy(p, seed):
@@ -34,6 +35,7 @@ def test_the_largest_margin_is_that_of_cvxpy(p, seed):
     assert normalised_margin(theta, X, y, p) == pytest.approx(1 / np.linalg.norm(theta, p))
 
 
+@pytest.mark.equation("eq-horst-min-norm")
 @pytest.mark.parametrize("p", NORMS)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_smallest_norm_is_that_of_cvxpy(p, seed):
@@ -52,12 +54,22 @@ def test_no_direction_has_a_larger_margin():
         assert all(normalised_margin(theta, X, y, p) <= best + 1e-8 for theta in others)
 
 
+@pytest.mark.equation("eq-horst-margin")
 def test_the_margin_does_not_see_the_length_even_of_huge_weights():
     X, y, _ = problem(0)
     theta = max_margin(X, y, 2)
     for factor in (1e-200, 1e250):
         found = normalised_margin(factor * theta, X, y, 3)
         assert found == pytest.approx(normalised_margin(theta, X, y, 3))
+
+
+@pytest.mark.equation("eq-horst-certificate")
+@pytest.mark.parametrize(("p", "q"), [(1, math.inf), (1.5, 3), (2, 2), (4, 4 / 3), (math.inf, 1)])
+def test_every_mean_of_points_bounds_the_largest_margin(p, q):
+    X, y, _ = problem(0)
+    best = normalised_margin(max_margin(X, y, p), X, y, p)
+    means = np.random.default_rng(1).dirichlet(np.full(len(y), 0.3), size=200) @ (y[:, None] * X)
+    assert all(np.linalg.norm(mean, q) >= best - 1e-8 for mean in means)
 
 
 def test_smallest_l1_norm_has_at_most_as_many_weights_as_points():

@@ -181,7 +181,7 @@ class Problem:
         return {f"ratio_{name}": float(self.best[name] / norms[name]) for name in NORMS}
 
     def gradient(self, theta: Tensor) -> Tensor:
-        """Return the gradient of the loss at theta, (d,)."""
+        """Return the gradient of the loss at theta, (d,), :eq:`eq-horst-soft-margin`."""
         X, y = torch.from_numpy(self.X), torch.from_numpy(self.y)
         if self.task == "regression":
             return X.T @ (X @ theta - y) / len(y)

@@ -23,7 +23,7 @@ def normalised_margin(theta: np.ndarray, X: np.ndarray, y: np.ndarray, p: float)
     .. math:: \gamma_p(\theta) = \frac{\min_i y_i \langle x_i, \theta \rangle}
               {\lVert \theta \rVert_p}
 
-    ``eq-horst-margin``. Positive if and only if all points are classified; the length of
+    :eq:`eq-horst-margin`. Positive if and only if all points are classified; the length of
     :math:`\theta` does not matter.
 
     Parameters
@@ -54,7 +54,7 @@ def max_margin(X: np.ndarray, y: np.ndarray, p: float) -> np.ndarray:
     .. math:: \arg\max_\theta \gamma_p(\theta) = \arg\min_\theta \lVert \theta \rVert_p
               \quad \text{subject to} \quad y_i \langle x_i, \theta \rangle \ge 1
 
-    ``eq-horst-max-margin``. A linear program for p = 1 and infinity, a least-distance problem for
+    :eq:`eq-horst-max-margin`. A linear program for p = 1 and infinity, a least-distance problem for
     p = 2, sequential quadratic programming between.
 
     Parameters
@@ -93,7 +93,7 @@ def min_norm(X: np.ndarray, y: np.ndarray, p: float) -> np.ndarray:
     .. math:: \arg\min_\theta \lVert \theta \rVert_p
               \quad \text{subject to} \quad X \theta = y
 
-    ``eq-horst-min-norm``.
+    :eq:`eq-horst-min-norm`.
 
     Parameters
     ----------
