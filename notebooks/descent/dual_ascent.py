@@ -827,6 +827,41 @@ checks.descent_augmented(augmented)
 # :::
 
 # %% [markdown]
+# ## Check yourself
+#
+# Answer each question in a sentence or two before you unfold its answer.
+#
+# **1.** A constraint is kept at the optimum with room to spare. Which price does it have, and which of the four conditions says so?
+#
+# :::{dropdown} Answer
+# Zero. Complementarity in {eq}`eq-descent-kkt` asks for $\lambda_l^* g_l(x^*) = 0$, so only a constraint that binds has a price.
+# :::
+#
+# **2.** A price swings up and down and does not come to rest. Name two changes, one of the step sizes and one of the order, and say why each helps.
+#
+# :::{dropdown} Answer
+# Take a smaller dual step $\eta$ beside the primal step $\tau$: the weights then have time to answer. Or alternate, so that the slack is taken at the new weights: near the solution that converges for every $\tau \eta N < 4 - 2\tau$ ({prf:ref}`prop-descent-alternating`). It costs a second forward pass.
+# :::
+#
+# **3.** Why is the weight of $f_0$ in the exact Lagrangian never positive, and what does a negative one make training do?
+#
+# :::{dropdown} Answer
+# $f_0$ stands in the first slack alone, with the factor $-(1 - \alpha_1)$, so $w_0 = -(1 - \alpha_1) \lambda_1$. With a negative weight a step *down* in the Lagrangian is a step *up* in $f_0$: the start is made worse, from which the next layer descends more easily.
+# :::
+#
+# **4.** Which of the forms exact, anchored, cumulative, proxy and ratio have no negative weight on any loss? What does each of those give up?
+#
+# :::{dropdown} Answer
+# Cumulative and proxy. The cumulative form lets a layer rise as long as it stays below its line $\rho_l f_{\text{ref}}$. The proxy form is not the Lagrangian of the problem any more: its two steps play for different functions. The anchored form frees the start alone, and the ratio form has negative weights too.
+# :::
+#
+# **5.** Two constraints are violated by 0.002 and by 2. Which prices do they have after ten dual steps, with plain ascent and with Adam?
+#
+# :::{dropdown} Answer
+# With plain ascent prices that differ by a factor of a thousand, since they add up slacks ({eq}`eq-descent-accumulation`). With Adam nearly equal ones: it divides each slack by its own running size, and so forgets by how much a constraint is violated.
+# :::
+
+# %% [markdown]
 # ## Where this came from
 
 # %% tags=["hide-input"]

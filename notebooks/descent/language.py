@@ -687,6 +687,41 @@ checks.descent_translator(translate)
 # :::
 
 # %% [markdown]
+# ## Check yourself
+#
+# Answer each question in a sentence or two before you unfold its answer.
+#
+# **1.** At layer 12 the loss is above $\ln V$. Has the model learned nothing by then?
+#
+# :::{dropdown} Answer
+# That does not follow. The reading says that the *final* head cannot read this layer. The layer may hold all that is needed in a basis that later layers turn into the head's.
+# :::
+#
+# **2.** Why is the first reading of a tied model so bad, and which token does it bet on?
+#
+# :::{dropdown} Answer
+# The head looks for the token whose embedding is most like the state, and at layer 0 the state *is* an embedding: it bets on the present token, with all confidence. The loss of the next token is then nearly the gap $u_v - u_{v'}$ ({prf:ref}`prop-descent-first-reading`).
+# :::
+#
+# **3.** $f_0$ is frozen and huge. Which part does it play in the exact form, and which layer takes over the part of the start?
+#
+# :::{dropdown} Answer
+# None: its constraint is never violated, so its price stays 0. The first layer that can be trained takes over, with the weight $-(1 - \alpha_2) \lambda_2 \le 0$ ({eq}`eq-descent-free-start`), and may be raised.
+# :::
+#
+# **4.** In an adapter $BA$ both matrices start at zero. What happens, and how is it avoided?
+#
+# :::{dropdown} Answer
+# Both gradients {eq}`eq-descent-adapter-gradient` vanish, and for ever. Start $B$ at zero and $A$ at random: the model is unchanged, $B$ has a gradient at once, and $A$ follows.
+# :::
+#
+# **5.** A model wins 70 % of 46 texts. Name one thing that this does not tell, and what you would report beside it.
+#
+# :::{dropdown} Answer
+# It does not tell how large the advantage is: a nat per token or a thousandth of one. Report the mean difference with its interval, and the p-value of the sign test for the choice of texts; an interval over seeds answers another question.
+# :::
+
+# %% [markdown]
 # ## Where this came from
 #
 # There are no rows yet; everything above is the live run of this page.

@@ -696,6 +696,41 @@ checks.descent_rises(rises)
 # :::
 
 # %% [markdown]
+# ## Check yourself
+#
+# Answer each question in a sentence or two before you unfold its answer.
+#
+# **1.** A gradient layer on the misfit $\frac12 \lVert y - D h \rVert^2$ descends for which steps, and for which steps does the misfit lie below the touching quadratic?
+#
+# :::{dropdown} Answer
+# It descends for $\tau < 2 / \lVert D \rVert^2$. The quadratic with curvature $1 / \tau$ is a majoriser for $\tau \le 1 / \lVert D \rVert^2$. The proof of ISTA uses the second.
+# :::
+#
+# **2.** In one sentence each: what is attention the slope of, and why does its majoriser lie above the energy?
+#
+# :::{dropdown} Answer
+# The weights are the slopes of the coupling energy {eq}`eq-descent-coupling` in the halved squared distances. The energy is concave in these distances, and a concave function lies below its tangent.
+# :::
+#
+# **3.** Every layer of a network lowers its energy, on every input. Somebody concludes that its denoising error falls from layer to layer. What is wrong?
+#
+# :::{dropdown} Answer
+# The energy knows the noisy input, not the clean answer. For every move of the readout there are answers, possible under the noise, for which the loss rises ({prf:ref}`prop-descent-energy-is-not-loss`). Whether it falls on average depends on how well the energy fits the data.
+# :::
+#
+# **4.** You train DUST on the squared error of its last layer. What remains of the guarantee that its objective cannot rise?
+#
+# :::{dropdown} Answer
+# Nothing. The guarantee needs a step that is safe for the matrices at hand, {eq}`eq-descent-safe-step`, and $W_e = D^\top$; training moves the matrices. In our run some layers raise the objective of some sequences, and the error is lower than before.
+# :::
+#
+# **5.** A sequence of UT lies outside the regime $m_E \ge 0$. Does its energy rise at the next layer?
+#
+# :::{dropdown} Answer
+# It may. The condition of {prf:ref}`prop-descent-ut-regime` is sufficient and not necessary: outside, nothing is promised, and in our run many such sequences fall all the same.
+# :::
+
+# %% [markdown]
 # ## Where this came from
 #
 # Everything on this page was computed by its own cells.

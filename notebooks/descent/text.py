@@ -672,6 +672,41 @@ checks.descent_mean_only(losses)
 # :::
 
 # %% [markdown]
+# ## Check yourself
+#
+# Answer each question in a sentence or two before you unfold its answer.
+#
+# **1.** With the first token as readout, $f_0$ cannot be below the entropy of the labels. Why?
+#
+# :::{dropdown} Answer
+# The embedding of [CLS] is the same for all texts, so the head predicts one and the same distribution for all. The best constant prediction has the entropy of the labels as its loss.
+# :::
+#
+# **2.** The mean test loss falls at each of six layers. How many of these layers may raise the loss of a given text?
+#
+# :::{dropdown} Answer
+# All of them. A few texts that gain much can carry many that lose little; the chapter counts how often that happens, and the last exercise builds an extreme case.
+# :::
+#
+# **3.** A constrained run beats ERM and equals deep supervision. What have the constraints shown?
+#
+# :::{dropdown} Answer
+# That it helps to look at every layer. Deep supervision does that without multipliers, with the same batches and steps. Only a gain over *both* would speak for constraints.
+# :::
+#
+# **4.** Gaussian, uniform and discrete noise have one level $\gamma$. What is equal, and why does discrete noise still hurt most at a high level?
+#
+# :::{dropdown} Answer
+# The mean square of the change, $\gamma^2 \sigma_e^2 d$ per token. Discrete noise spends it on whole tokens: from $\gamma = \sqrt 2$ on each token is a random one, and nothing is left of the text.
+# :::
+#
+# **5.** Why is there no privacy without clipping, whatever the level of the noise? And why do more channels make it worse?
+#
+# :::{dropdown} Answer
+# The promise depends on the largest distance $\Delta_e$ of two inputs, and without clipping nothing bounds it. With $C_e = \sigma_e \sqrt d$ the ratio is $2 \sqrt{N d} / \gamma$: each channel is one more look at the same token.
+# :::
+
+# %% [markdown]
 # ## Where this came from
 #
 # The laptop rows were made by `python -m unrolled run descent.text --preset laptop`; each row names the command that makes it alone.

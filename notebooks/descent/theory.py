@@ -925,6 +925,41 @@ checks.descent_decaying_shares(decaying_shares)
 # :::
 
 # %% [markdown]
+# ## Check yourself
+#
+# Answer each question in a sentence or two before you unfold its answer.
+#
+# **1.** From a start far above, layers descend by the share $\alpha = 0.1$ up to the tolerance $\varepsilon = 0.01$. Where does the bound end, and does more depth help below it?
+#
+# :::{dropdown} Answer
+# At the floor $\varepsilon / \alpha = 0.1$ ({eq}`eq-descent-floor`). More layers bring the bound closer to the floor and never below it.
+# :::
+#
+# **2.** Each sample comes below a level again and again. What does the output of a network with a given number of layers promise?
+#
+# :::{dropdown} Answer
+# Nothing by that: $\liminf$ is about infinitely many layers, and a path may be above the level at any one of them. For a given depth there is the bound on the mean, and Markov's inequality with it.
+# :::
+#
+# **3.** Why can no constant share be kept at every depth if the lowest loss $f^*$ is positive? What is the way out?
+#
+# :::{dropdown} Answer
+# The constraints together demand $f_L \le (1 - \alpha)^L f_0$, which falls below $f^*$. Constrain the excess $\bar f_l - f^*$, or take shares whose sum is at most $\ln(\bar f_0 / f^*)$ ({prf:ref}`prop-descent-corridor`).
+# :::
+#
+# **4.** Which layers stop descending first when the data shift, and why?
+#
+# :::{dropdown} Answer
+# The late ones. A layer goes on descending as long as its own step is larger than what the shift does to it and to the layer before ({eq}`eq-descent-kept`), and late layers take small steps.
+# :::
+#
+# **5.** Does the theorem say that a constrained network has a lower loss on shifted data than ERM?
+#
+# :::{dropdown} Answer
+# No. It bounds the loss of any network by its own loss at home and the shift $\xi_L$, and the constraint has no hold on $\xi_L$. In the chapter's own problem both networks give the same estimate.
+# :::
+
+# %% [markdown]
 # ## Where this came from
 
 # %% tags=["hide-input"]

@@ -974,6 +974,41 @@ checks.descent_thresholds(with_thresholds)
 # :::
 
 # %% [markdown]
+# ## Check yourself
+#
+# Answer each question in a sentence or two before you unfold its answer.
+#
+# **1.** The noise level is 1. What does that say about the frames, and what does the RMSE of a method that returns the noisy frames come to?
+#
+# :::{dropdown} Answer
+# The unit is the standard deviation of the footage, so the noise is as strong as everything that there is to see. Returning the frames leaves the noise, an RMSE of 1.
+# :::
+#
+# **2.** A Wiener filter that was made for 0.5 is used at 2. Of which of the two terms of {eq}`eq-descent-wiener-error` does its error consist, mostly?
+#
+# :::{dropdown} Answer
+# Of the noise that is left, $\varphi_i^2 \gamma^2$. It loses little signal, keeps the gains of a low level, and far out its error grows in proportion to $\gamma$.
+# :::
+#
+# **3.** A frame gives itself the weight 0.2 at the noise of the training, with eight frames. The noise is doubled. Which quantity can you multiply, and by what?
+#
+# :::{dropdown} Answer
+# The log-odds against *one* other frame, $\ln \frac{7 \cdot 0.2}{0.8}$, by 4: it grows with the square of the level ({eq}`eq-descent-self-weight`). Neither the weight nor its own log-odds grow so.
+# :::
+#
+# **4.** What does scaling the frames do that cooling does not?
+#
+# :::{dropdown} Answer
+# It lets the thresholds (and the position vectors of UT) grow with the noise, since only what is not of degree one ties a network to a level ({prf:ref}`prop-descent-rescaling`). In DUST these are thresholds in name; in UT training has made thresholds of the position vectors.
+# :::
+#
+# **5.** The noise is read from a *median* of changes between frames. Why not from their mean square, which is more precise for normal numbers?
+#
+# :::{dropdown} Answer
+# Things move. A share below one half of arbitrarily large changes moves the median by a bounded factor ({eq}`eq-descent-estimate-bias`); it can move the mean square without bound.
+# :::
+
+# %% [markdown]
 # ## Where this came from
 #
 # The laptop rows were made by `python -m unrolled run descent.video --preset laptop --seeds 0-4`, after the search by

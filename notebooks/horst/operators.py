@@ -866,6 +866,41 @@ checks.horst_end_point(end_point)
 # :::
 
 # %% [markdown]
+# ## Check yourself
+#
+# Answer each question in a sentence or two before you unfold its answer.
+#
+# **1.** Why does a mirror in front of a sign leave no trace?
+#
+# :::{dropdown} Answer
+# Its metric is a positive factor for each weight, and a positive factor cannot change a sign: $\mathrm{sign}(D g) = \mathrm{sign}(g)$ ({eq}`eq-horst-cancel`).
+# :::
+#
+# **2.** Which norm has sign descent as its steepest descent, and in which sense is Adam nearly that?
+#
+# :::{dropdown} Answer
+# $L_\infty$. Without memory and $\epsilon$ Adam's direction is $u / \sqrt{u^2}$, the sign; with memory it is a sign that hesitates, and it stays bounded ({prf:ref}`prop-horst-adam-bound`).
+# :::
+#
+# **3.** Your weights are of the order 0.05. At $\alpha = 1$, how much does the mirror change a step, and which $\alpha$ makes it matter?
+#
+# :::{dropdown} Answer
+# By the factor $1 + 0.05$, so hardly. It matters where $\alpha \lvert \theta \rvert$ is about one or more, that is from $\alpha = 20$ on.
+# :::
+#
+# **4.** You set $\alpha = 0$ in HORST and keep $\beta > 0$. Is that AdamW?
+#
+# :::{dropdown} Answer
+# AdamW with a second decay: about $\lambda + \beta$ in place of $\lambda$, and a step that is shorter by the factor $e^{-\eta \beta}$ ({eq}`eq-horst-second-decay`). It is AdamW with its own decay only for $\beta = 0$.
+# :::
+#
+# **5.** A pruned weight is zero. Does a step of HORST leave it there?
+#
+# :::{dropdown} Answer
+# The multiplication does, the addition before it does not: wherever $A \ne 0$ the weight leaves zero. So the mask must be applied again after every step.
+# :::
+
+# %% [markdown]
 # ## Where this came from
 
 # %% tags=["hide-input"]

@@ -1000,6 +1000,41 @@ checks.looped_own_task((my_task, my_step))
 # :::
 
 # %% [markdown]
+# ## Check yourself
+#
+# Answer each question in a sentence or two before you unfold its answer.
+#
+# **1.** A question has depth 5 by the method you learned at school. What does that say about a model that answers it with 3 blocks?
+#
+# :::{dropdown} Answer
+# Nothing against it: five steps are enough, and fewer may do. Pointer doubling, or a look ahead at the carries, is shorter. What a model cannot do has to be shown from its wiring.
+# :::
+#
+# **2.** In FLT with one block, whose old state can change the new state of position 7?
+#
+# :::{dropdown} Answer
+# That of position 7 alone ({prf:ref}`prop-looped-private`): keys and values are made of the embedding in every loop, so nothing that a position works out is published.
+# :::
+#
+# **3.** Two blocks, three loops, nothing published. How many hops do LT and FLT reach, and where does the difference come from?
+#
+# :::{dropdown} Answer
+# $KL = 6$ and $K + L - 1 = 4$ ({eq}`eq-looped-reach`). From loop 2 on all blocks of FLT ask with the same old state, so a loop adds one hop.
+# :::
+#
+# **4.** A trained FLT with four loops answers three-hop questions. You let it run for five loops. What will it answer?
+#
+# :::{dropdown} Answer
+# The question for four hops: it goes on to the next arrow, since nothing has told it to stop. Once round the cycle it is right again.
+# :::
+#
+# **5.** Why does a second block help FLT with carries and not with pointers?
+#
+# :::{dropdown} Answer
+# A carry needs a *result* of another place, and the second block reads what the first has just written. A pointer is a raw token that can be read as it stands; there one block more only asks the same question twice in a loop.
+# :::
+
+# %% [markdown]
 # ## Where this came from
 #
 # The laptop rows were made by `python -m unrolled run looped.depth --preset laptop --seeds 0-2`, and each

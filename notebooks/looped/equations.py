@@ -1224,6 +1224,41 @@ checks.looped_gain(gain)
 # :::
 
 # %% [markdown]
+# ## Check yourself
+#
+# Answer each question in a sentence or two before you unfold its answer.
+#
+# **1.** In a looped Transformer the number of loops is doubled. Which of parameters, arithmetic and memory in training change, and by about what factor?
+#
+# :::{dropdown} Answer
+# The parameters do not. The arithmetic of the blocks doubles, that of embedding and head does not ({eq}`eq-looped-flops`). The activations that are kept double as well, or with checkpointing at the loops only the states between them.
+# :::
+#
+# **2.** With one block, which of LT_i, LT_ia, FLA and FLT are the same model, and why does that matter for small experiments?
+#
+# :::{dropdown} Answer
+# FLA is LT_i, and FLT is LT_ia: with one block "every block" and "the first block" are the same. An experiment with few layers can hardly separate them.
+# :::
+#
+# **3.** Why can FLT not change its output at position 0, however many loops it runs?
+#
+# :::{dropdown} Answer
+# The old state enters by a query alone, and at position 0 there is one key. A softmax over one number is 1, whatever the query ({prf:ref}`prop-looped-position-zero`).
+# :::
+#
+# **4.** A norm between the loops keeps the state at the length $\sqrt d$. What can still go wrong in LT?
+#
+# :::{dropdown} Answer
+# The direction: the loops become a power iteration ({eq}`eq-looped-power`). The states of all tokens turn to the same side, and what the input was is lost.
+# :::
+#
+# **5.** At the start with zero output projections, how often is the gradient counted in LT, in LT_i and in FLT, with $K$ loops?
+#
+# :::{dropdown} Answer
+# $K$ times, $2 - 2^{1-K}$ times, and once ({eq}`eq-looped-count`): a loop passes on all of the gradient, half of it, or nothing.
+# :::
+
+# %% [markdown]
 # ## Provenance
 
 # %%

@@ -1051,6 +1051,41 @@ checks.looped_weighted_loss(weighted_loss)
 # :::
 
 # %% [markdown]
+# ## Check yourself
+#
+# Answer each question in a sentence or two before you unfold its answer.
+#
+# **1.** The loops of a model contract with $q = 0.5$, and the last step had the length 0.1. How far is the limit at most, and does the limit have a lower loss?
+#
+# :::{dropdown} Answer
+# $\frac{q}{1-q} \cdot 0.1 = 0.1$ at most ({eq}`eq-looped-contraction`). About its loss the theorem says nothing: that loops converge does not mean that they improve.
+# :::
+#
+# **2.** The loss of a model zigzags beyond the trained number of loops. What is the sign of the eigenvalue that wins, and what has the head learned to read?
+#
+# :::{dropdown} Answer
+# Negative: each loop overshoots the limit. The head has learned to read one side of the swing, that of the trained number.
+# :::
+#
+# **3.** "Fixed" and "random" both cost $K$ loops a step on average. Of which loops does each loss ask anything?
+#
+# :::{dropdown} Answer
+# "Fixed" of loop $K$ alone; earlier ones are trained only for what they do for it, later ones are not even computed. "Random" of all loops from 1 to $2K - 1$, so of neighbours at once, which invites a fixed point.
+# :::
+#
+# **4.** When do random loops pay, measured by the noise of the gradient?
+#
+# :::{dropdown} Answer
+# When the loops of a batch agree more with each other than batches do: {eq}`eq-looped-noise-price`.
+# :::
+#
+# **5.** An exit rule stops when predictions no longer change. Which rival must it beat, and which question does it not ask?
+#
+# :::{dropdown} Answer
+# The same mean number of loops for every text. And it asks whether the prediction has stopped moving, not whether it is right.
+# :::
+
+# %% [markdown]
 # ## Where this came from
 #
 # The laptop rows were made by `python -m unrolled run looped.inference --preset laptop --seeds 0-2`, those of

@@ -590,6 +590,41 @@ checks.looped_breaking_rate(breaking_rate)
 # :::
 
 # %% [markdown]
+# ## Check yourself
+#
+# Answer each question in a sentence or two before you unfold its answer.
+#
+# **1.** A run stops at the loss of single bytes. What does its model know, and what do its states look like?
+#
+# :::{dropdown} Answer
+# It knows how frequent each byte is, and nothing of the context. After the last loop the states of all tokens are nearly alike, so every token gets the same prediction.
+# :::
+#
+# **2.** How does a state that *explodes* make a gradient that *vanishes*?
+#
+# :::{dropdown} Answer
+# Through the norm between the loops. Its Jacobian {eq}`eq-looped-norm-jacobian` has the factor $\sqrt d / \lVert x \rVert$: a long state is scaled down, and so is the gradient that comes back through it, once per loop.
+# :::
+#
+# **3.** Which control separates "the state is large" from "the state is large in front of a norm", and what did it show?
+#
+# :::{dropdown} Answer
+# LT without the norm between the loops. Its state is longer than that of LT, and it trains. So the length alone is harmless at this scale.
+# :::
+#
+# **4.** Why is FLT's last loop never starved, even where little gradient reaches its early loops?
+#
+# :::{dropdown} Answer
+# It starts from the embedding, not from states that have become alike. By itself it is a plain Transformer with a strange query, and has always something to learn from.
+# :::
+#
+# **5.** Why does the criterion of a collapse ask for *two* symptoms?
+#
+# :::{dropdown} Answer
+# A flat loss may be a model that has just not learned yet, and a growing norm may belong to one that learns well. Only both together, a plateau near the unigram loss and a norm that goes on growing, are called a collapse ({eq}`eq-looped-collapse`).
+# :::
+
+# %% [markdown]
 # ## Where this came from
 #
 # The laptop rows were made by `python -m unrolled run looped.instability --preset laptop --seeds 0-2`, and

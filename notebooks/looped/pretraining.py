@@ -1034,6 +1034,41 @@ checks.looped_own_variant(my_variant)
 # :::
 
 # %% [markdown]
+# ## Check yourself
+#
+# Answer each question in a sentence or two before you unfold its answer.
+#
+# **1.** "The same size" can mean two things when a looped model is compared with a plain one. Which two, and what does each give away?
+#
+# :::{dropdown} Answer
+# The same parameters: then the looped model spends $K$ times the arithmetic of the core. The same operations: then the plain one has $K$ times the parameters of the core. Neither is the fair one by itself.
+# :::
+#
+# **2.** All gradients are multiplied by 100. What changes in a step of Muon, and why does that matter for LT?
+#
+# :::{dropdown} Answer
+# Nothing ({prf:ref}`prop-looped-muon`). So a gradient that is counted $K$ times, or that is tiny behind a long state, is not what breaks LT under Muon by its *length*; the direction or the curvature does.
+# :::
+#
+# **3.** A paired difference over five seeds has an interval that contains zero. May you write that the two models are equal?
+#
+# :::{dropdown} Answer
+# No. The seeds cannot tell them apart. The interval says how large a difference may still be there.
+# :::
+#
+# **4.** When does pairing by seed narrow an interval, and when not?
+#
+# :::{dropdown} Answer
+# When the two models share their luck, such as a hard last batch, which then cancels. Against a model whose luck is of its own kind, as that of LT near its collapse, there is little to cancel.
+# :::
+#
+# **5.** One model has a lower loss per token than another, with another tokenizer. Is it better?
+#
+# :::{dropdown} Answer
+# That cannot be said. Longer pieces are harder to predict and there are fewer of them. Divide all bits by all bytes ({eq}`eq-looped-bits`), on the same text.
+# :::
+
+# %% [markdown]
 # ## Where this came from
 #
 # The laptop rows were made by these commands, and each row names the one that makes it alone.
