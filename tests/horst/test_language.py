@@ -157,3 +157,34 @@ def test_claims_ask_for_the_sparsity_that_they_name():
             if f"Pruned by {share:.0%}, " in claim.statement:
                 assert f"loss_by_sparsity[{settings.sparsities.index(share)}]" in claim.query
     assert len(comparison_table("horst.language", EXPERIMENT.claims, rows=[])) == 12
+
+
+def test_the_removed_energy_is_what_goes_over_all_there_is():
+    weights = {"a": torch.tensor([[4.0, -1.0], [2.0, -2.0]]), "b": torch.tensor([0.0, 3.0])}
+    assert language.removed_energy(weights, 0.5) == pytest.approx((1 + 4 + 0) / (25 + 9))
+    assert language.removed_energy(weights, 0.0) == 0
+    assert language.removed_energy(weights, 1.0) == 1
+
+
+def test_the_line_leads_from_the_dense_model_to_the_pruned_one():
+    model = build_model(SMOKE.config)
+    before = [weight.clone() for weight in model.parameters()]
+    losses = language.loss_along(model, 0.5, (0.0, 0.5, 1.0), SMOKE)
+    assert losses[0] == pytest.approx(language.validation_loss(model, SMOKE), rel=1e-5)
+    end = language.validation_loss(pruned(model, 0.5)[0], SMOKE)
+    assert losses[2] == pytest.approx(end, rel=1e-5)
+    middle, (small, _) = model, pruned(model, 0.5)
+    for a, b in zip(middle.parameters(), small.parameters(), strict=True):
+        assert torch.equal(a, before.pop(0))  # the model stays as it was
+        a.data.lerp_(b.data, 0.5)
+    assert losses[1] == pytest.approx(language.validation_loss(middle, SMOKE), rel=1e-5)
+
+
+def test_rows_at_a_sparsity(rows):
+    (row,) = language.at_sparsity(rows[:1], 0.5)
+    assert row["val_loss"] == rows[0]["loss_by_sparsity"][1]
+    assert row["val_perplexity"] == pytest.approx(math.exp(row["val_loss"]))
+    (row,) = language.at_sparsity(rows[:1], 0.5, recovered=True)
+    assert row["val_loss"] == rows[0]["recovered_loss_by_sparsity"][0]
+    for lost in ({"diverged": True}, {"sparsities": [0.5], "loss_by_sparsity": [None]}):
+        assert language.at_sparsity([lost], 0.5)[0]["val_perplexity"] is None

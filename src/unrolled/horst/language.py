@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
@@ -39,7 +39,7 @@ from unrolled.horst.sparsity import (
     norm_ratio,
     prunable_weights,
 )
-from unrolled.results import Claim, judge_difference, thin
+from unrolled.results import Claim, Row, judge_difference, thin
 from unrolled.training import FitResult, NonFiniteError, StepReport, TrainingConfig, fit
 from unrolled.transformer import Transformer, TransformerConfig, count_parameters
 
@@ -47,10 +47,13 @@ __all__ = [
     "EXPERIMENT",
     "GPT2_SMALL",
     "LanguageSettings",
+    "at_sparsity",
     "build_model",
     "gpt",
+    "loss_along",
     "pruned",
     "recovered",
+    "removed_energy",
     "trained",
     "validation_loss",
 ]
@@ -263,6 +266,70 @@ def pruned(model: Transformer, sparsity: float) -> tuple[Transformer, Masks]:
     return model, masks
 
 
+@torch.no_grad()
+def removed_energy(weights: Mapping[str, Tensor], sparsity: float) -> float:
+    r"""Return the share of the squared norm that goes with layerwise magnitude pruning.
+
+    .. math:: \mathcal{E}(s) = \lVert \delta \rVert^2 / \lVert \theta \rVert^2
+
+    :eq:`eq-horst-three-factors`.
+
+    Parameters
+    ----------
+    weights : mapping of str to Tensor
+        Of `unrolled.horst.sparsity.prunable_weights`.
+    sparsity : float
+        s, the share of each that goes, in [0, 1].
+
+    Examples
+    --------
+    >>> f"{removed_energy({'a': torch.tensor([3.0, -1.0, 1.0, 1.0])}, 0.75):.2f}"
+    '0.25'
+    """
+    masks = magnitude_masks(weights, sparsity, "layerwise")
+    gone = sum(float((w.double()[~masks[name]] ** 2).sum()) for name, w in weights.items())
+    return gone / sum(float((w.double() ** 2).sum()) for w in weights.values())
+
+
+@torch.no_grad()
+def loss_along(
+    model: Transformer, sparsity: float, places: Iterable[float], settings: LanguageSettings
+) -> list[float]:
+    r"""Return the validation loss on the line from a model to what pruning makes of it.
+
+    .. math:: f(\theta - t\, \delta)
+
+    in float64, so that differences of it give derivatives; :eq:`eq-horst-pruning-loss`.
+
+    Parameters
+    ----------
+    model : Transformer
+        Stays as it is.
+    sparsity : float
+        At which the line ends.
+    places : iterable of float
+        Values of t: 0 is the dense model, 1 the pruned one; others are allowed.
+    settings : LanguageSettings
+        Says which text to validate on.
+
+    Examples
+    --------
+    >>> settings = EXPERIMENT.presets["smoke"]
+    >>> losses = loss_along(build_model(settings.config), 0.5, (0.0, 0.5, 1.0), settings)
+    >>> len(losses)
+    3
+    """
+    start = copy.deepcopy(model).double()
+    end, point = pruned(start, sparsity)[0], copy.deepcopy(start)
+    parts = [prunable_weights(m).values() for m in (start, end, point)]
+    losses = []
+    for t in places:
+        for a, b, weight in zip(*parts, strict=True):
+            weight.copy_(a + t * (b - a))
+        losses.append(validation_loss(point, settings))
+    return losses
+
+
 def recovered(
     model: Transformer, sparsity: float, settings: LanguageSettings, case: Case, seed: int
 ) -> Transformer:
@@ -351,6 +418,34 @@ def describe(settings: LanguageSettings) -> dict[str, Any]:
         "weights that can be pruned": pruned_size,
         "tokens per run": tokens,
     }
+
+
+def at_sparsity(rows: Iterable[Row], sparsity: float, *, recovered: bool = False) -> list[Row]:
+    """Return rows with what they have at one sparsity: ``sparsity, val_loss, val_perplexity``.
+
+    Parameters
+    ----------
+    rows
+        Of this experiment, or of `unrolled.horst.sensitivity`.
+    sparsity
+        A run that diverged, and one that was not pruned so far, has None there.
+    recovered
+        Look at the loss after the recovery.
+
+    Examples
+    --------
+    >>> row = {"sparsities": [0.0, 0.5], "loss_by_sparsity": [0.0, math.log(3.0)]}
+    >>> f"{at_sparsity([row], 0.5)[0]['val_perplexity']:.2f}"
+    '3.00'
+    """
+    prefix, found = "recovered_" if recovered else "", []
+    for row in rows:
+        places = row.get(f"{prefix}sparsities", ())
+        losses = dict(zip(places, row.get(f"{prefix}loss_by_sparsity", ()), strict=True))
+        loss = losses.get(sparsity)
+        ppl = None if loss is None else perplexity(loss)
+        found.append({**row, "sparsity": sparsity, "val_loss": loss, "val_perplexity": ppl})
+    return found
 
 
 # --- what the paper claims, and how the rows judge it -------------------------------------------
