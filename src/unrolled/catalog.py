@@ -34,6 +34,7 @@ EXPERIMENTS = {
     "horst.language": "unrolled.horst.language",
     "horst.sensitivity": "unrolled.horst.sensitivity",
     "together.descending_loops": "unrolled.together.descending_loops",
+    "together.sparse_search": "unrolled.together.sparse_search",
     "together.sparse_loops": "unrolled.together.sparse_loops",
     "together.robust_sparse": "unrolled.together.robust_sparse",
 }

@@ -20,7 +20,9 @@ from unrolled.together.descending_loops import (
     picked,
     trials,
 )
+from unrolled.together.exits import Frontier
 from unrolled.together.loops import LoopReading, loop_losses
+from unrolled.training import NonFiniteError
 
 SMOKE = EXPERIMENT.presets["smoke"]
 LAPTOP = EXPERIMENT.presets["laptop"]
@@ -132,30 +134,22 @@ def test_rows_hold_every_loop_and_the_whole_frontier(rows):
             assert row[f"{split}_loss"] == losses[1]
             line = row[f"{split}_loss_by_threshold"]
             assert len(line) == len(row["exit_thresholds"])
-            assert line[0] == pytest.approx(losses[0], rel=1e-5)
-            assert line[-1] == pytest.approx(losses[1], rel=1e-5)
-        assert row["exit_gain_by_threshold"][0] == pytest.approx(0, abs=1e-5)
-        assert row["exit_gain_by_threshold"][-1] == pytest.approx(0, abs=1e-5)
+            assert (line[0], line[-1]) == (losses[0], losses[1])
+            assert row[f"{split}_loops_by_threshold"] == sorted(row[f"{split}_loops_by_threshold"])
+        assert row["exit_gain_by_threshold"][0] == row["exit_gain_by_threshold"][-1] == 0
         assert len(row["state_norm_by_loop"]) == SMOKE.inference_loops
         assert ("multiplier_by_loop" in row) == (row["method"] in CONSTRAINED)
 
 
 def test_the_validation_text_picks_the_exit_and_not_the_test_text(monkeypatch):
-    from unrolled.together.exits import Frontier
-
-    lines = iter(
-        (
-            Frontier([0.0, 0.5, 1.0], [1.0, 1.5, 2.0], [9.0, 2.0, 2.0]),
-            Frontier([0.0, 0.5, 1.0], [1.0, 1.4, 2.0], [1.0, 3.0, 2.0]),
-        )
-    )
+    lines = iter((Frontier([0.5], [1.5], [2.0]), Frontier([0.5], [1.4], [3.0])))
     monkeypatch.setattr(descending_loops, "frontier", lambda *_: next(lines))
-    model, _ = descending_loops.trained(SMOKE, case_of("last"), seed=0)
-    windows = descending_loops.reported_windows(SMOKE)
-    settings = replace(SMOKE, exit_thresholds=(0.0, 0.5, 1.0))
-    found = descending_loops.exit_columns(model, {"val": windows, "test": windows}, settings, 2)
+    losses = {"val": [9.0, 2.0], "test": [1.0, 2.0]}
+    windows = {"val": (), "test": ()}
+    found = descending_loops.exit_columns(None, windows, replace(SMOKE, tolerance=0.0), losses)
     assert (found["exit_threshold"], found["exit_mean_loops"]) == (0.5, 1.4)
     assert found["exit_cost"] == 1.0
+    assert found["exit_gain"] == pytest.approx(1.4 - 3.0)
 
 
 def test_the_trial_is_picked_on_validation_and_a_diverged_one_never():
@@ -172,9 +166,13 @@ def test_the_trial_is_picked_on_validation_and_a_diverged_one_never():
         picked(rows[-1:], "flt", "exact")
 
 
-def test_a_run_that_diverges_is_a_row():
-    case = {**case_of("last"), "learning_rate": 1e30}
-    assert descending_loops.measure(replace(SMOKE, steps=8), case, 0, no_report)["diverged"]
+def test_a_run_that_diverges_is_a_row(monkeypatch):
+    def broken(*_):
+        raise NonFiniteError(7, "loss", "nan", None)
+
+    monkeypatch.setattr(descending_loops, "trained", broken)
+    found = descending_loops.measure(SMOKE, case_of("last"), 0, no_report)
+    assert found == {"diverged": True, "diverged_at_step": 7}
 
 
 def test_claims_are_judged_from_rows(rows):

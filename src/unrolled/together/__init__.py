@@ -3,7 +3,7 @@
 - `unrolled.together.descending_loops`: each loop of a looped Transformer as a layer of the part on
   descent, so that more loops never make it worse;
 - `unrolled.together.sparse_loops`: composed optimizers and alternating compression on weights that
-  are used in every loop;
+  are used in every loop (`unrolled.together.sparse_search` finds their values);
 - `unrolled.together.robust_sparse`: constraints of descent and composed optimizers on one text
   classifier, sparse and under noise.
 

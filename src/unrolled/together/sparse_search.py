@@ -1,0 +1,98 @@
+r"""Sparse search: rate, decay, alpha and beta on looped blocks, as many trials for each optimizer.
+
+The values that `unrolled.horst.search` finds on a GPT do not carry over. The blocks of the looped
+models normalise queries and keys, so the loss does not change with the size of their matrices, and
+nothing holds a multiplicative step back: with the alpha of the GPT (100) the largest weights pass a
+thousand in a few hundred steps. So the same search is made here: the points of
+`unrolled.horst.search.points`, each a run of `unrolled.together.sparse_loops` at K = 1, where the
+looped model and the plain one are the same and neither is favoured, at one sparsity.
+
+The seeds are apart from those of the evidence. The rule takes the point with the lowest validation
+loss of the sparse model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from unrolled.experiment import Case, Experiment, Report
+from unrolled.horst.compositions import OPTIMIZERS, Tuned
+from unrolled.horst.search import SEEDS_APART, points
+from unrolled.together import sparse_loops
+from unrolled.together.sparse_loops import SparseLoopSettings
+from unrolled.training import NonFiniteError
+
+__all__ = ["EXPERIMENT", "SparseSearchSettings"]
+
+VALUES = ("rate", "weight_decay", "alpha", "beta")
+
+
+@dataclass(frozen=True)
+class SparseSearchSettings:
+    """How many trials there are, and of what.
+
+    Parameters
+    ----------
+    loops
+        Settings of the experiment whose values are searched.
+    optimizers
+        Names of `unrolled.horst.compositions.OPTIMIZERS`.
+    trials
+        Points for each optimizer, a power of two; one point is a run.
+    sparsity
+        At which the plain model is trained.
+    """
+
+    loops: SparseLoopSettings = field(default_factory=SparseLoopSettings)
+    optimizers: tuple[str, ...] = OPTIMIZERS
+    trials: int = 8
+    sparsity: float = 0.9
+
+
+def cases(settings: SparseSearchSettings) -> list[Case]:
+    """Return every optimizer at each of its points."""
+    found = {name: points(name, settings.trials) for name in settings.optimizers}
+    return [
+        {"optimizer": name, **found[name][trial]}
+        for trial in range(settings.trials)
+        for name in settings.optimizers
+    ]
+
+
+def measure(
+    settings: SparseSearchSettings, case: Case, seed: int, report: Report
+) -> dict[str, Any]:
+    """Train at one point; return what the rule looks at, on validation text."""
+    tuned = Tuned(**{name: case[name] for name in VALUES})
+    loops = replace(settings.loops, **{case["optimizer"]: tuned})
+    trial = {"variant": "plain", "num_loops": 1, "sparsity": settings.sparsity}
+    trial["optimizer"] = case["optimizer"]
+    try:
+        model, run, dense = sparse_loops.trained(loops, trial, seed + SEEDS_APART, report)
+    except NonFiniteError as error:
+        return {"diverged": True, "diverged_at_step": error.step}
+    kept = ("dense_val_loss", "dense_norm_ratio", "dense_largest")
+    return {
+        "diverged": False,
+        "cost": sparse_loops.loss_of(model, loops),
+        **{name: dense[name] for name in kept},
+        "steps": run.steps,
+    }
+
+
+EXPERIMENT = Experiment(
+    name="together.sparse_search",
+    summary="Search the optimizers' values on looped blocks: as many trials for each.",
+    presets={
+        # All code paths in seconds; no claim.
+        "smoke": SparseSearchSettings(
+            loops=sparse_loops.EXPERIMENT.presets["smoke"], optimizers=("adamw", "horst"), trials=1
+        ),
+        # The committed grid: 24 runs of about 4 seconds of one core.
+        "laptop": SparseSearchSettings(),
+    },
+    cases=cases,
+    measure=measure,
+    seeds={"laptop": 1},
+)

@@ -1,0 +1,180 @@
+"""The experiment `together.sparse_loops`: exact pairs, exact sparsity, equal budgets."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from unrolled.data.text import TokenBatches
+from unrolled.experiment import no_report
+from unrolled.horst.compositions import OPTIMIZERS, Tuned, build_optimizer
+from unrolled.horst.search import SEEDS_APART
+from unrolled.horst.sparsity import prunable_weights
+from unrolled.looped.model import build
+from unrolled.results import comparison_table
+from unrolled.together import sparse_loops, sparse_search
+from unrolled.together.sparse_loops import (
+    EXPERIMENT,
+    NOT_PRUNED,
+    equal_weights_sparsity,
+    operations,
+)
+from unrolled.training import NonFiniteError, fit
+
+SMOKE = EXPERIMENT.presets["smoke"]
+LAPTOP = EXPERIMENT.presets["laptop"]
+CASE = {"variant": "flt", "num_loops": 2, "optimizer": "horst", "sparsity": 0.9}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return EXPERIMENT.run("smoke", 0, progress=False)
+
+
+def counted_operations(model: nn.Module, length: int) -> int:
+    """Count a multiplication and an addition for every weight that is used and not zero."""
+    found = {"linear": 0, "blocks": 0}
+
+    def linear(module, inputs, output):
+        found["linear"] += 2 * int(module.weight.count_nonzero())
+
+    def block(module, inputs, output):
+        found["blocks"] += 1
+
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(linear)
+    for module in model.blocks:
+        module.register_forward_hook(block)
+    model(torch.zeros(1, length, dtype=torch.long))
+    return found["linear"] + found["blocks"] * 4 * length * model.config.hidden_size
+
+
+@pytest.mark.parametrize("K", [2, 3, 6])
+def test_the_pair_does_the_same_operations_dense_and_sparse(K):
+    costs = []
+    for variant in ("flt", "plain"):
+        model = build(SMOKE.config, variant, K)
+        nn.init.normal_(model.blocks[0].attention.output.weight)  # zero at the start
+        for block in model.blocks:
+            nn.init.normal_(block.attention.output.weight)
+            nn.init.normal_(block.mlp.output.weight)
+        case = {**CASE, "variant": variant, "num_loops": K}
+        assert operations(SMOKE, case)["flops"] == counted_operations(model, SMOKE.length)
+        zeros = 0
+        for weight in prunable_weights(model, NOT_PRUNED).values():
+            weight.data.flatten()[: weight.numel() // 2] = 0  # half of each matrix
+            zeros += weight.numel() // 2
+        found = operations(SMOKE, case, zeros)
+        assert found["sparse_flops"] == counted_operations(model, SMOKE.length)
+        costs.append((found["flops"], found["sparse_flops"]))
+    assert costs[0] == costs[1]
+
+
+def test_rows_are_as_sparse_as_asked_and_shared_weights_count_once(rows):
+    matrices = {"flt": 6 * SMOKE.num_layers, "plain": 6 * SMOKE.num_layers}
+    for row in rows:
+        blocks = SMOKE.num_layers * (row["num_loops"] if row["variant"] == "plain" else 1)
+        assert row["weights"] == blocks * 12 * SMOKE.hidden_size**2
+        assert len(row["kept_by_layer"]) == matrices[row["variant"]] * blocks // SMOKE.num_layers
+        small, large = SMOKE.hidden_size**2, 4 * SMOKE.hidden_size**2
+        kept = blocks * (4 * (small - round(row["sparsity"] * small)))
+        kept += blocks * (2 * (large - round(row["sparsity"] * large)))
+        assert row["kept_weights"] == kept
+        uses = row["num_loops"] if row["variant"] == "flt" else 1
+        assert row["flops"] - row["sparse_flops"] == 2 * uses * (row["weights"] - kept)
+
+
+def test_embedding_and_head_stay_dense():
+    model, _, _ = sparse_loops.trained(SMOKE, CASE, seed=0)
+    assert bool((model.head.weight != 0).all())
+    assert bool((model.embedding.weight != 0).all())
+
+
+def test_pairs_of_equal_weights_are_among_the_sparsities():
+    for K in (3, 6):
+        share = equal_weights_sparsity(0.7, K)
+        assert any(share == pytest.approx(s) for s in LAPTOP.sparsities)
+        looped, plain = 0.3 * 12, (1 - share) * K * 12
+        assert looped == pytest.approx(plain)
+
+
+def test_all_optimizers_start_alike_and_without_a_mirror_they_are_one():
+    values = Tuned(1e-2)
+    settings = replace(SMOKE, adamw=values, ham=values, horst=values)
+    cases = [{**CASE, "optimizer": name} for name in ("adamw", "ham", "horst")]
+    curves = [sparse_loops.trained(settings, case, seed=1)[1].losses for case in cases]
+    assert curves[0] == curves[1] == curves[2]
+    other = [sparse_loops.trained(SMOKE, case, seed=1)[1].losses for case in cases]
+    assert other[0][0] == other[2][0]
+    assert other[0][-1] != other[2][-1]
+
+
+def test_sparsity_zero_is_training_without_masks():
+    case = {**CASE, "sparsity": 0.0}
+    _model, run, dense = sparse_loops.trained(SMOKE, case, seed=2)
+    torch.manual_seed(2)
+    plain = build(SMOKE.config, "flt", 2)
+    optimizer = build_optimizer("horst", SMOKE.horst, plain, SMOKE.rest_rate, NOT_PRUNED)
+    tokens = sparse_loops.text_of(SMOKE).train
+    again = fit(
+        plain,
+        TokenBatches(tokens, SMOKE.batch_size, SMOKE.length, 2),
+        sparse_loops.batch_loss,
+        sparse_loops.training_config(SMOKE),
+        [optimizer],
+    )
+    assert run.losses == again.losses
+    assert dense["dense_val_loss"] > 0
+
+
+def test_the_search_gives_every_optimizer_as_many_trials_and_seeds_of_its_own(monkeypatch):
+    cases = sparse_search.EXPERIMENT.cases(sparse_search.EXPERIMENT.presets["laptop"])
+    counts = {name: sum(case["optimizer"] == name for case in cases) for name in OPTIMIZERS}
+    assert set(counts.values()) == {8}
+    seen = {}
+
+    def spy(settings, case, seed, report):
+        seen.update(settings=settings, case=case, seed=seed)
+        raise NonFiniteError(0, "loss", "nan", None)
+
+    monkeypatch.setattr(sparse_search.sparse_loops, "trained", spy)
+    settings = sparse_search.EXPERIMENT.presets["smoke"]
+    found = sparse_search.measure(settings, cases[2], 0, no_report)
+    assert found["diverged"]
+    assert seen["seed"] == SEEDS_APART
+    tuned = getattr(seen["settings"], cases[2]["optimizer"])
+    assert (tuned.rate, tuned.alpha) == (cases[2]["rate"], cases[2]["alpha"])
+    assert (seen["case"]["num_loops"], seen["case"]["sparsity"]) == (1, 0.9)
+
+
+def test_one_loop_is_measured_once_and_every_cell_is_there():
+    cases = EXPERIMENT.cases(LAPTOP)
+    models = {(case["variant"], case["num_loops"]) for case in cases}
+    assert models == {("plain", 1), ("flt", 3), ("plain", 3), ("flt", 6), ("plain", 6)}
+    for model in models:
+        for name in ("adamw", "horst"):
+            shares = [
+                case["sparsity"]
+                for case in cases
+                if (case["variant"], case["num_loops"]) == model and case["optimizer"] == name
+            ]
+            assert tuple(shares) == LAPTOP.sparsities
+
+
+def test_a_run_that_diverges_is_a_row():
+    found = sparse_loops.measure(replace(SMOKE, horst=Tuned(rate=1e20)), CASE, 0, no_report)
+    assert found["diverged"]
+
+
+def test_claims_ask_for_cells_that_exist():
+    rows = [
+        {**case, "seed": seed, "preset": "laptop", "val_loss": 2 + case["sparsity"] + 0.1 * seed}
+        for case in EXPERIMENT.cases(LAPTOP)
+        for seed in range(3)
+    ]
+    table = comparison_table(EXPERIMENT.name, EXPERIMENT.claims, rows=rows)
+    assert {line["verdict"] for line in table} <= {"reproduced", "trend", "not seen"}
+    damage = [line for line in table if "is worse than dense" in line["claim"]]
+    assert {line["verdict"] for line in damage} == {"reproduced"}
