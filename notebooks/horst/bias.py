@@ -315,10 +315,10 @@ assert_close(span @ nu, z[:, None])  # z lies in the span of the rows
 # Take $M \circ S_p$ in small steps, from {eq}`eq-horst-flow`. A factor that all coordinates share is a matter of the clock, so drop the norm in $S_p$:
 #
 # $$
-# \dot z_i = \mathrm{sign}(u_i)\, \lvert u_i \rvert^\kappa, \qquad \kappa = \frac{1}{p - 1}, \qquad \dot\theta_i = D_i \dot z_i, \quad D_i = 1 + \alpha \lvert \theta_i \rvert .
+# \dot z_i = \mathrm{sign}(u_i)\, \lvert u_i \rvert^{q - 1}, \qquad q - 1 = \frac{1}{p - 1}, \qquad \dot\theta_i = D_i \dot z_i, \quad D_i = 1 + \alpha \lvert \theta_i \rvert .
 # $$ (eq-horst-power-flow)
 #
-# $p = 2$ is $\kappa = 1$, the sign $\kappa = 0$. Now look at the soft margin over a shifted $L_1$ norm.
+# $p = 2$ is $q - 1 = 1$, the gradient itself; the sign is $q - 1 = 0$. Now look at the soft margin over a shifted $L_1$ norm.
 #
 # :::{prf:proposition} The margin of $L_1$ rises
 # :label: prop-horst-smoothed-margin
@@ -331,8 +331,8 @@ assert_close(span @ nu, z[:, None])  # z lies in the span of the rows
 #
 # :::{prf:proof}
 # Let $N = \lVert \theta \rVert_1 + d / \alpha$, which is $\sum_i D_i / \alpha$, and write $\mathbb{E}$ for the mean over coordinates with weights $D_i / (\alpha N)$. Then
-# $\dot F = \sum_i u_i D_i \dot z_i = \alpha N\, \mathbb{E} \lvert u \rvert^{1 + \kappa}$ and $\dot N \le \sum_i D_i \lvert u_i \rvert^\kappa = \alpha N\, \mathbb{E} \lvert u \rvert^\kappa$. Two increasing functions of one quantity are correlated: $(x - x')(x^\kappa - x'^\kappa) \ge 0$ for all $x, x' \ge 0$, and the mean over two independent coordinates
-# gives $\mathbb{E} \lvert u \rvert^{1 + \kappa} \ge \mathbb{E} \lvert u \rvert\, \mathbb{E} \lvert u \rvert^\kappa$. So $\dot F \ge \mathbb{E} \lvert u \rvert\, \dot N$. Next, $\mathbb{E} \lvert u \rvert \ge \sum_i \lvert \theta_i \rvert \lvert u_i \rvert / N \ge \langle u, \theta \rangle / N$. And
+# $\dot F = \sum_i u_i D_i \dot z_i = \alpha N\, \mathbb{E} \lvert u \rvert^q$ and $\dot N \le \sum_i D_i \lvert u_i \rvert^{q-1} = \alpha N\, \mathbb{E} \lvert u \rvert^{q-1}$. Two increasing functions of one quantity are correlated: $(x - x')(x^{q-1} - x'^{q-1}) \ge 0$ for all $x, x' \ge 0$, and the mean over two independent coordinates
+# gives $\mathbb{E} \lvert u \rvert^q \ge \mathbb{E} \lvert u \rvert\, \mathbb{E} \lvert u \rvert^{q-1}$. So $\dot F \ge \mathbb{E} \lvert u \rvert\, \dot N$. Next, $\mathbb{E} \lvert u \rvert \ge \sum_i \lvert \theta_i \rvert \lvert u_i \rvert / N \ge \langle u, \theta \rangle / N$. And
 # $\langle u, \theta \rangle = \sum_i w_i \langle a_i, \theta \rangle \ge \min_i \langle a_i, \theta \rangle \ge F - \ln n$. Together, if $\dot N \ge 0$: $\dot F \ge (F - \ln n)\, \dot N / N$, which says $\dot \Gamma \ge 0$. If $\dot N < 0$, the same follows from $\dot F \ge 0$ and $F \ge \ln n$. The two inequalities on the right hold since $F - \ln n$ is at most the smallest product. $\square$
 # :::
 #
@@ -340,7 +340,7 @@ assert_close(span @ nu, z[:, None])  # z lies in the span of the rows
 #
 # :::{prf:proposition} At $p = 2$ it rises to the largest
 # :label: prop-horst-l1-limit
-# Along {eq}`eq-horst-power-flow` with $\kappa = 1$ from $\theta = 0$, at time $T$ and for every $c > 0$,
+# Along {eq}`eq-horst-power-flow` with $p = 2$ from $\theta = 0$, at time $T$ and for every $c > 0$,
 #
 # $$
 # F \ge c\, \Bigl( \gamma_1^* - \frac{\ln(1 + \alpha c)}{\alpha T} \Bigr) ,
@@ -361,18 +361,18 @@ assert_close(span @ nu, z[:, None])  # z lies in the span of the rows
 #
 # :::{prf:proposition} For $2 < p < \infty$, if the gradient settles
 # :label: prop-horst-finite-p
-# If along {eq}`eq-horst-power-flow` with $0 < \kappa < 1$ the direction $u$ converges, then $\gamma_1(\theta) \to \gamma_1^*$.
+# If along {eq}`eq-horst-power-flow` with $2 < p < \infty$ the direction $u$ converges, then $\gamma_1(\theta) \to \gamma_1^*$.
 # :::
 #
 # :::{prf:proof}
-# Let $u \to \bar u$ and $m = \max_i \lvert \bar u_i \rvert$. Then $m \ge \gamma_1^*$, by {eq}`eq-horst-certificate` with $q = \infty$. $z_i / t$ tends to $\mathrm{sign}(\bar u_i) \lvert \bar u_i \rvert^\kappa$, so $\lvert \theta_i \rvert$ grows at the rate $\alpha \lvert \bar u_i \rvert^\kappa$. It is largest exactly where $\lvert \bar u_i \rvert = m$, because $\kappa > 0$, and all other weights become negligible. The large ones have the signs of
+# Let $u \to \bar u$ and $m = \max_i \lvert \bar u_i \rvert$. Then $m \ge \gamma_1^*$, by {eq}`eq-horst-certificate` for the norm $L_1$. $z_i / t$ tends to $\mathrm{sign}(\bar u_i) \lvert \bar u_i \rvert^{q-1}$, so $\lvert \theta_i \rvert$ grows at the rate $\alpha \lvert \bar u_i \rvert^{q-1}$. It is largest exactly where $\lvert \bar u_i \rvert = m$, because $q > 1$, and all other weights become negligible. The large ones have the signs of
 # $\bar u$. So $\langle u, \theta \rangle / \lVert \theta \rVert_1 \to m$, and $\langle u, \theta \rangle \le F$ gives $\lim F / \lVert \theta \rVert_1 \ge m \ge \gamma_1^*$. $\square$
 # :::
 #
 # The step that fails for $p = \infty$ is "exactly where": under a sign all coordinates grow at *one* rate. One point $a = (2, 1)$ is a counterexample. From zero both weights stay equal, and $\gamma_1 = 1.5$ for ever, while $\gamma_1^* = 2$.
 #
 # This is how Theorem 4.7 of {cite:t}`jacobs2026horst` looks from here. We know its statement from a summary only: steepest descent of any $p \ge 2$ with a hyperbolic mirror on top converges in direction to an $L_1$ solution. The summary adds that the limit $p \to \infty$ is an open question. Its assumptions and its proof are not known to us;
-# what stands above is ours, for small steps and this loss. We could neither remove our assumption for $2 < p < \infty$, nor find a flow that breaks it.
+# what stands above is ours, for small steps and this loss. We could not remove our assumption for $2 < p < \infty$.
 
 
 # %%
@@ -576,7 +576,7 @@ pd.DataFrame(runs).rename_axis("alpha").round(3)
 #
 # ## Does HAM differ?
 #
-# HAM multiplies by the *raw* gradient, {eq}`eq-horst-ham`. Far from zero Adam's part is small beside the weights, and what is left is $\dot z_i \approx u_i$: $\kappa = 1$, the flow of {prf:ref}`prop-horst-l1-limit`, with no steepest operator in it. So HAM should find the sparse solution, and it does: its ratio in $L_1$ is
+# HAM multiplies by the *raw* gradient, {eq}`eq-horst-ham`. Far from zero Adam's part is small beside the weights, and what is left is $\dot z_i \approx u_i$: the flow of {prf:ref}`prop-horst-l1-limit`, with no steepest operator in it. So HAM should find the sparse solution, and it does: its ratio in $L_1$ is
 # {result}`horst_bias | mean_ci ratio_1 | preset=laptop task=classification steepest=adam mirror=ham | .3f`, that of HORST {result}`horst_bias | mean_ci ratio_1 | preset=laptop task=classification steepest=adam mirror=last alpha=10.0 beta=0.0 learning_rate=0.005 | .3f` and that of the mirror with the gradient alone {result}`horst_bias | mean_ci ratio_1 | preset=laptop task=classification steepest=gradient mirror=last | .3f`.
 # On this problem HAM is nearer to $L_1$ than HORST; the difference is {result}`horst_bias | difference_ci ratio_1 | preset=laptop task=classification steepest=adam mirror=ham~last alpha=10.0 beta=0.0 learning_rate=0.005 | .3f`. That speaks about a loss whose gradients do not fade. With the exponential loss itself they do.
 #
@@ -809,6 +809,41 @@ checks.horst_way(way)
 #     lag = 1 - c ** (1 / (p - 1))  # 1 / inf is 0
 #     return math.log(1 / share) / (alpha * lag) if lag > 0 else math.inf
 # ```
+# :::
+
+# %% [markdown]
+# ## Check yourself
+#
+# Answer each question in a sentence or two before you unfold its answer.
+#
+# **1.** Which two things does the proof about steepest descent want from the steps?
+#
+# :::{dropdown} Answer
+# A long way, $H \gg \ln n$, so that the margin outgrows what the soft margin hides; and small steps, so that the curvature of $F$ costs little ({eq}`eq-horst-steepest-margin`).
+# :::
+#
+# **2.** Why does the mirror on top not care which $p$ stands below it, as far as the *rise* of the $L_1$ margin goes?
+#
+# :::{dropdown} Answer
+# Because $S$ acts on each coordinate and grows with it. Then the gain of $F$ is at least the mean of $\lvert u \rvert$ times the growth of $\lVert \theta \rVert_1$, by the correlation of two increasing functions ({prf:ref}`prop-horst-smoothed-margin`).
+# :::
+#
+# **3.** And why does $p = \infty$ nevertheless not reach the largest margin?
+#
+# :::{dropdown} Answer
+# All coordinates of a sign have the same speed, so none falls behind by an exponential. Only disagreement between the points makes some of them slower.
+# :::
+#
+# **4.** Why is a small learning rate not enough for small steps here?
+#
+# :::{dropdown} Answer
+# A step changes each large weight by the factor $e^{\pm \alpha \eta}$, so the change grows with the weights. Once it is above one, the softmax picks single points, and the mean of $S_p(u)$ takes the place of $S_p$ of the mean ({eq}`eq-horst-average-order`).
+# :::
+#
+# **5.** A colleague fits a regression with HORST at $\alpha = 10$ and $\beta = 1$ and finds no sparsity. Does that contradict the theorem?
+#
+# :::{dropdown} Answer
+# No. Its limit is about weights that grow without bound. In a regression they are bounded, $\alpha \lvert \theta \rvert$ stays moderate, and with Adam below the mirror not even the potential is minimised.
 # :::
 
 # %% [markdown]
