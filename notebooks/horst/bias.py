@@ -470,7 +470,8 @@ mirror = op.exponential(ALPHA, eta * BETA)
 for _ in range(STEPS * 4):
     theta, _ = op.descend(mirror, theta, -eta * s)
 predicted = torch.where(ALPHA * s < BETA, s / (BETA - ALPHA * s), math.inf)
-pd.DataFrame({"predicted": predicted, "weight": theta}, s.numpy()).rename_axis("s").round(3)
+table = pd.DataFrame({"predicted": predicted, "weight": theta}, s.numpy())
+table.map("{:.3g}".format).rename_axis("s")
 
 # %% [markdown]
 # **Predict before you run:** sign and Adam below the mirror, $\alpha = 10$, $\beta$ from 0 to 10, in laptop rows. In which of the four cases does $\beta$ make a difference?
