@@ -220,11 +220,8 @@ STEPS = {"smoke": 200}.get(PRESET, 5000)
 
 # Add eta S_p(u) to the weights, or to their images under a map.
 def follow(p, eta, steps, to=lambda x: x, back=lambda x: x, memory=0.0):
-    theta, average, points = (
-        torch.zeros(d, dtype=torch.float64),
-        push(torch.zeros(d).double())[0],
-        [],
-    )
+    theta = torch.zeros(d, dtype=torch.float64)
+    average, points = push(theta)[0], []
     for _ in range(steps):
         average = memory * average + (1 - memory) * push(theta)[0]
         theta = back(to(theta) + eta * op.steepest(p)(theta, average, None)[0])
@@ -297,6 +294,7 @@ ax = curve[["ratio_1", "ratio_2"]].plot(logx=True, marker="o", figsize=(6, 3.2))
 ax.legend(["$L_1$", "$L_2$"])
 ax.set(xlabel=r"$\alpha$", ylabel="ratio", ylim=(0, 1.05))
 plt.show()
+
 # %%
 solution = min_norm(regression.X, regression.y, 1)
 print("weights of the smallest L_1 norm that are not zero:", (np.abs(solution) > 1e-9).sum())
@@ -410,8 +408,9 @@ for p, (label, colour) in FLOWS.items():
 ax.set(xlabel=r"way in mirror coordinates $\alpha H$", ylabel=r"$\gamma_1 / \gamma_1^*$")
 ax.legend(loc="lower right")
 plt.show()
+
 # %% [markdown]
-# $p = 2$ goes to 1. $p = 4$ seems to settle below it, and lower with larger steps; the sign stops early, wanders, and even falls. Both contradict the propositions, which are about *small* steps. What is small?
+# $p = 2$ goes to 1. $p = 4$ seems to settle below it, and lower with larger steps; the sign stops early, wanders, and even falls, which {prf:ref}`prop-horst-smoothed-margin` excludes. But the propositions are about *small* steps. What is small?
 #
 # ### Small steps do not stay small
 #
@@ -451,7 +450,7 @@ pd.DataFrame(rows).T.round(2)
 # \frac{\lvert \theta_i \rvert}{\max_j \lvert \theta_j \rvert} \approx e^{-\alpha H (1 - c^{1/(p-1)})} .
 # $$ (eq-horst-share)
 #
-# A weight with nearly the largest gradient, $c = 0.9$, falls behind by the factor $e^{-0.1 \alpha H}$ at $p = 2$ and by $e^{-0.035 \alpha H}$ at $p = 4$. But $e^{\alpha H}$ is also the size of the weights. Networks never go there. What they feel is the first part of the curves in {numref}`fig-horst-bias-flow`.
+# A weight with nearly the largest gradient, $c = 0.9$, falls behind by the factor $e^{-0.1 \alpha H}$ at $p = 2$ and by $e^{-0.035 \alpha H}$ at $p = 4$. But $e^{\alpha H}$ is also the size of the weights, and those of a network stay small. What they feel is the first part of the curves in {numref}`fig-horst-bias-flow`.
 #
 # ## What $\beta$ does
 #
@@ -517,18 +516,19 @@ table.map("{:.2f}".format).replace("nan", "–")
 # Why does a sign with decay find sparse solutions? Watch the signs.
 
 # %%
-theta, signs = torch.zeros(d, dtype=torch.float64), []
+theta, pushes = torch.zeros(d, dtype=torch.float64), []
 for _ in range(STEPS):
-    signs.append(regression.gradient(theta).sign())
-    theta = (1 - 2e-3 * 0.3) * (theta - 2e-3 * signs[-1])
-tail = torch.stack(signs[-STEPS // 5 :])
-flips, large = (tail[1:] != tail[:-1]).double().mean(0), theta.abs() > 0.1 * theta.abs().max()
-found = {
-    "weights": [large.sum().item(), (~large).sum().item()],
-    "steps at which the sign flips": [flips[k].mean().item() for k in (large, ~large)],
-    "size of its mean": [tail.mean(0)[k].abs().mean().item() for k in (large, ~large)],
+    pushes.append(regression.gradient(theta))
+    theta = (1 - 2e-3 * 0.3) * (theta - 2e-3 * pushes[-1].sign())
+u, large = torch.stack(pushes[-STEPS // 5 :]), theta.abs() > 0.1 * theta.abs().max()
+columns = {
+    "sign flips, share of steps": (u[1:].sign() != u[:-1].sign()).double().mean(0),
+    "mean of the sign": u.sign().mean(0).abs(),
+    "mean of u over mean size": u.mean(0).abs() / u.abs().mean(0),
 }
-pd.DataFrame(found, ["large", "small"]).round(3)
+found = {k: {"large": v[large].mean(), "small": v[~large].mean()} for k, v in columns.items()}
+print(f"{large.sum()} large weights, {(~large).sum()} small ones")
+pd.DataFrame(found).astype(float).round(3)
 
 # %% [markdown]
 # The small weights jump back and forth at nearly every step, so the mean of their signs is near 0, although the mean of their gradients need not be: an alternating sign does not see a push that is smaller than the swing. That is a dead zone, as the soft threshold has one, and dead zones make sparse solutions. The signs of the large weights have the mean that balances the
@@ -631,7 +631,7 @@ both = {task: ratios(results.select(evidence, **AT), task) for task in bias.TASK
 pd.concat(both, axis=1).sort_index()
 
 # %% [markdown]
-# - **In classification the theory holds.** Alone, each norm finds its own margin. With the mirror on top all go towards $L_1$, and the sign least. With the mirror first the sign is exactly what it was, {eq}`eq-horst-cancel`. $p = 2$ with the mirror first is on the *same path* as with the mirror last ({prf:ref}`prop-horst-orders`), but its steps have length one and not one times the weight: it has not come as far.
+# - **In classification the theory holds.** Alone, each norm goes to its own margin. With the mirror on top all go towards $L_1$, and the sign least. With the mirror first the sign is exactly what it was, {eq}`eq-horst-cancel`. $p = 2$ with the mirror first is on the *same path* as with the mirror last ({prf:ref}`prop-horst-orders`), but its steps have length one and not one times the weight: it has not come as far.
 # - **In regression the theory is silent.** The linear pair, gradient and mirror, ends at {prf:ref}`prop-horst-potential-norm`; $p = 2$ differs from it by a clock alone, in both orders. The larger $p$ is, the less moves: the push is no longer in the span of the data. Under Adam the mirror gains
 #   {result}`horst_bias | difference_ci ratio_1 | preset=laptop task=regression steepest=adam mirror=last~none alpha=10.0 beta=0.0 learning_rate=0.005 | .3f`, under the sign it loses: {result}`horst_bias | difference_ci ratio_1 | preset=laptop task=regression steepest=sign mirror=last~none alpha=10.0 beta=0.0 learning_rate=0.005 | .3f`.
 # - **Coordinate descent is hard to beat** in regression: the sparse teacher is what it looks for. In classification it has not come far in 4,000 steps; remember $\ln n / H$ in {eq}`eq-horst-steepest-margin`, and that $\gamma_1^*$ is the smallest of all the margins. That it cannot train a network is another matter.
