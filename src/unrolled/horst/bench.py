@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from unrolled.benchmark import compare_memory, compare_times
+from unrolled.horst import language
 from unrolled.horst.compositions import Tuned, build_optimizer
+from unrolled.horst.language import LanguageSettings
 from unrolled.horst.optimizers import Ham, Horst
 from unrolled.horst.vit import ViT, ViTConfig
 from unrolled.provenance import threads
@@ -23,6 +25,12 @@ __all__ = ["BENCHMARK", "PRESETS", "BenchmarkSettings", "run"]
 Work = Callable[[], None]
 SIDE = 1_024  # the matrices that are stepped have so many rows and columns
 VALUES = {"lr": 1e-3, "weight_decay": 0.1}
+FUSED = "AdamW fused"
+REFERENCES: dict[str, Callable[..., Optimizer]] = {
+    "AdamW foreach": partial(AdamW, foreach=True),
+    FUSED: partial(AdamW, fused=True),
+    "HAM": Ham,
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,9 @@ class BenchmarkSettings:
     side
         Their rows and columns.
     vit, batch_size
-        The network and the images of the end-to-end step.
+        The network and the images of an end-to-end step.
+    language
+        Model and batch of the other one, whose tokens are random.
     rounds
         How often the two sides are timed in turn.
     compiled
@@ -47,16 +57,26 @@ class BenchmarkSettings:
     side: int = SIDE
     vit: ViTConfig = field(default_factory=ViTConfig)
     batch_size: int = 64
+    language: LanguageSettings = field(default_factory=LanguageSettings)
     rounds: int = 16
     compiled: bool = True
 
 
 PRESETS = {
     "smoke": BenchmarkSettings(
-        (1_000,), 16, ViTConfig(num_layers=1, hidden_size=16), 2, rounds=2, compiled=False
+        sizes=(1_000,),
+        side=16,
+        vit=ViTConfig(num_layers=1, hidden_size=16),
+        batch_size=2,
+        language=language.EXPERIMENT.presets["smoke"],
+        rounds=2,
+        compiled=False,
     ),
     "laptop": BenchmarkSettings(),
-    "colab": BenchmarkSettings(vit=ViTConfig(num_layers=12, hidden_size=192, num_heads=3)),
+    "colab": BenchmarkSettings(
+        vit=ViTConfig(num_layers=12, hidden_size=192, num_heads=3),
+        language=language.EXPERIMENT.presets["colab"],
+    ),
 }
 
 
@@ -65,11 +85,12 @@ def run(preset: str = "laptop") -> list[Row]:
 
     Compared is one step of `Horst`, for each size,
 
+    - with AdamW ``foreach``, in memory: with the state, which the first step makes, and beside it;
     - with `torch.optim.AdamW`, ``foreach`` and ``fused``, and with `Ham`, in time;
-    - with AdamW ``foreach``, in the memory that the step needs beside its state;
-    - compiled with AdamW ``foreach`` compiled, in time;
+    - compiled with the same three, in time; ``fused``, compiled beforehand, stays as it is;
 
-    and one training step of a ViT (forward, backward, step) with that under AdamW, in time.
+    and one training step of a ViT and of a GPT (forward, backward, step) with that under AdamW as
+    torch chooses to run it, in time.
 
     Parameters
     ----------
@@ -86,31 +107,48 @@ def run(preset: str = "laptop") -> list[Row]:
     settings = PRESETS[preset]
     with threads(None if preset == "colab" else 1):
         rows = [row for size in settings.sizes for row in _steps(settings, size)]
-        return [*rows, _end_to_end(settings)]
+        return [*rows, *_end_to_end(settings)]
 
 
 def _steps(settings: BenchmarkSettings, size: int) -> list[Row]:
-    rounds, horst = settings.rounds, _optimizer(settings, size, Horst, alpha=20.0).step
-    others = {
-        "AdamW foreach": _optimizer(settings, size, AdamW, foreach=True).step,
-        "AdamW fused": _optimizer(settings, size, AdamW, fused=True).step,
-        "HAM": _optimizer(settings, size, Ham).step,
-    }
-    rows = [
-        compare_times(f"time: HORST / {name}", horst, step, rounds=rounds)
-        for name, step in others.items()
-    ]
-    pair = horst, others["AdamW foreach"]
-    rows.append(compare_memory("memory beside the state: HORST / AdamW foreach", *pair))
+    rows = [*_memories(settings, size), *_times(settings, size, compiled=False)]
     if settings.compiled:
-        compiled = [torch.compile(step) for step in pair]
-        name = "time: HORST / AdamW foreach, both compiled"
-        rows.append(compare_times(name, *compiled, rounds=rounds))
+        rows += _times(settings, size, compiled=True)
     return [{**row, "parameters": size} for row in rows]
 
 
+def _memories(settings: BenchmarkSettings, size: int) -> list[Row]:
+    pair = _horst(settings, size), _optimizer(settings, size, REFERENCES["AdamW foreach"])
+    words = "HORST / AdamW foreach"
+    # the first step makes the state, the second one finds it
+    return [
+        compare_memory(f"memory with the state: {words}", *(one.step for one in pair)),
+        compare_memory(f"memory beside the state: {words}", *(one.step for one in pair)),
+    ]
+
+
+def _times(settings: BenchmarkSettings, size: int, *, compiled: bool) -> list[Row]:
+    torch.compiler.reset()  # it compiles a function for so many optimizers only, then gives up
+    ours, rows = _work(_horst(settings, size), compiled), []
+    for name, build in REFERENCES.items():
+        # built one after the other: two of 100 M parameters are large enough
+        theirs = _work(_optimizer(settings, size, build), compiled and name != FUSED)
+        words = f"HORST / {name}, compiled" if compiled else f"HORST / {name}"
+        rows.append(compare_times(f"time: {words}", ours, theirs, rounds=settings.rounds))
+        del theirs
+    return rows
+
+
+def _work(optimizer: Optimizer, compiled: bool) -> Work:
+    return torch.compile(optimizer.step) if compiled else optimizer.step
+
+
+def _horst(settings: BenchmarkSettings, size: int) -> Optimizer:
+    return _optimizer(settings, size, partial(Horst, alpha=20.0))
+
+
 def _optimizer(
-    settings: BenchmarkSettings, size: int, build: type[Optimizer], **options: Any
+    settings: BenchmarkSettings, size: int, build: Callable[..., Optimizer]
 ) -> Optimizer:
     """Return an optimizer of matrices with gradients."""
     side = settings.side
@@ -120,26 +158,43 @@ def _optimizer(
     ]
     for param in params:
         param.grad = 0.01 * torch.randn_like(param)
-    return build(params, **VALUES, **options)
+    return build(params, **VALUES)
 
 
-def _end_to_end(settings: BenchmarkSettings) -> Row:
-    horst, adamw = (_training_step(settings, name) for name in ("horst", "adamw"))
-    name = "time: training step of a ViT, HORST / AdamW"
-    return compare_times(name, horst, adamw, rounds=settings.rounds)
+def _end_to_end(settings: BenchmarkSettings) -> list[Row]:
+    rows = []
+    for words, loss_of in (("a ViT", _vit_loss), ("a GPT", _gpt_loss)):
+        pair = (_training_step(*loss_of(settings), name) for name in ("horst", "adamw"))
+        name = f"time: training step of {words}, HORST / AdamW"
+        rows.append(compare_times(name, *pair, rounds=settings.rounds))
+    return rows
 
 
-def _training_step(settings: BenchmarkSettings, name: str) -> Work:
+def _vit_loss(settings: BenchmarkSettings) -> tuple[nn.Module, Callable[[], Tensor]]:
+    """Return a network, and its loss on noise."""
     model = ViT(settings.vit).to(_device())
-    optimizer = build_optimizer(name, Tuned(alpha=20.0), model, rest_rate=1e-3)
     config, count = settings.vit, settings.batch_size
     shape = (count, config.num_channels, config.image_size, config.image_size)
     images = torch.randn(shape, device=_device())
     labels = torch.arange(count, device=_device()) % config.num_classes
+    return model, lambda: F.cross_entropy(model(images), labels)
+
+
+def _gpt_loss(settings: BenchmarkSettings) -> tuple[nn.Module, Callable[[], Tensor]]:
+    """Return a language model, and its loss on random tokens."""
+    values = settings.language
+    model = language.build_model(values.config).to(_device())
+    shape = values.batch_size, values.length + 1
+    tokens = torch.randint(model.config.vocab_size, shape, device=_device())
+    return model, lambda: language.token_loss(model, (tokens[:, :-1], tokens[:, 1:]))
+
+
+def _training_step(model: nn.Module, loss: Callable[[], Tensor], name: str) -> Work:
+    optimizer = build_optimizer(name, Tuned(alpha=20.0), model, rest_rate=1e-3)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        F.cross_entropy(model(images), labels).backward()
+        loss().backward()
         optimizer.step()
 
     return step
