@@ -8,6 +8,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
+from unrolled.checkpoint import Checkpoint, load_latest_checkpoint, save_checkpoint
 from unrolled.horst import Ham, Horst, operators, parameter_groups
 from unrolled.horst.optimizers import Composition
 
@@ -441,6 +442,23 @@ def test_a_composition_of_operators_is_horst():
         schedule.step()
         follow.step()
     torch.testing.assert_close(found, expected)
+
+
+def test_a_composition_goes_on_from_a_checkpoint(tmp_path):
+    def horst(lr):
+        step = operators.compose(operators.scale(lr), operators.adam())
+        return operators.compose(operators.exponential(6.0, 0.5 * lr), step)
+
+    (whole,), (again,) = matrices((4, 4)), matrices((4, 4))
+    optimizer, other = Composition([whole], 0.02, horst), Composition([again], 0.5, horst)
+    walk([whole], optimizer, 3)
+    save_checkpoint(tmp_path, Checkpoint(3, {"w": whole.data}, optimizer.state_dict()))
+    kept = load_latest_checkpoint(tmp_path)
+    again.data.copy_(kept.weights["w"])
+    other.load_state_dict(kept.state)
+    for each, its in ((whole, optimizer), (again, other)):
+        walk([each], its, 3, first=3)
+    assert torch.equal(whole, again)
 
 
 # --- which parameters -----------------------------------------------------------------------------

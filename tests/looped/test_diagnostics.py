@@ -213,6 +213,21 @@ def test_cosine_takes_a_parameter_without_gradient_as_zero():
         GradientCosine(layer).mean()
 
 
+def test_cosine_goes_on_from_its_state():
+    layer, gradients = nn.Linear(2, 1, bias=False), torch.randn(6, 1, 2)
+    whole, first, second = (GradientCosine(layer) for _ in range(3))
+    second.load_state_dict(first.state_dict())  # before the first step there is nothing to know
+    for gradient in gradients[:3]:
+        layer.weight.grad = gradient
+        whole.update()
+        first.update()
+    second.load_state_dict(first.state_dict())
+    for gradient in gradients[3:]:
+        layer.weight.grad = gradient
+        assert whole.update() == second.update()
+    assert whole.values == second.values
+
+
 # --- collapse -------------------------------------------------------------------------------
 
 STEPS = np.arange(300)

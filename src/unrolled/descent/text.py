@@ -410,6 +410,16 @@ class BestWeights:
         self.model.load_state_dict(self.weights)
         return self.steps
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a run that goes on must know."""
+        return {"lowest": self.lowest, "weights": self.weights, "steps": self.steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the state of a run that was cut off."""
+        self.lowest, self.weights, self.steps = (
+            state[name] for name in ("lowest", "weights", "steps")
+        )
+
 
 def layer_losses(model: nn.Module, batch: Batch, readout: str) -> Tensor:
     """Return the cross-entropy of each text at every layer, (L + 1, B)."""
@@ -449,14 +459,17 @@ def trained(
         found = after(step) if after else {}
         return found | (best.look(step.step, step.steps) if method == "early" else {})
 
+    stateful = hooks.pop("stateful", {}) | ({"best": best} if method == "early" else {})
     torch.manual_seed(seed)
-    with training_noise(model, case["training_noise"], seed):
+    with training_noise(model, case["training_noise"], seed) as noise:
+        stateful |= {"noise": noise} if case["training_noise"] else {}
         run = fit(
             model,
             lambda step: {name: values[places(step)] for name, values in train.items()},
             training=training_config(settings),
             optimizer=OptimizerConfig(learning_rate=rate_of(settings, method)),
             on_step=on_step,
+            stateful=stateful,
             **hooks,
         )
     if method == "early":

@@ -339,12 +339,14 @@ def trained(
             model.clip()
         return found | (best.look(step.step, step.steps) if method == "early" else {})
 
+    stateful = hooks.pop("stateful", {}) | ({"best": best} if method == "early" else {})
     run = fit(
         model,
         batches_at(settings, method, seed),
         training=training_config(settings, method),
         optimizer=OptimizerConfig(learning_rate=rate_of(settings, case["network"], method)),
         on_step=on_step,
+        stateful=stateful,
         **hooks,
     )
     if method == "early":

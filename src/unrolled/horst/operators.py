@@ -295,7 +295,7 @@ def adam(betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> Operat
     b1, b2 = betas
 
     def direction(theta: Tensor, u: Tensor, state: State = None) -> tuple[Tensor, State]:
-        old = state or AdamState(torch.zeros_like(u), torch.zeros_like(u), 0)
+        old = AdamState(*(state or (torch.zeros_like(u), torch.zeros_like(u), 0)))
         t = old.steps + 1
         m = old.m.lerp(u, 1 - b1)
         v = b2 * old.v + (1 - b2) * u.square()

@@ -361,6 +361,29 @@ class Composition(Optimizer):
                 param.copy_(theta)
         return loss
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return rates and memories in plain tuples; the operators are code, and left out."""
+        found = super().state_dict()
+        groups = [
+            {name: value for name, value in group.items() if name != "operator"}
+            for group in found["param_groups"]
+        ]
+        state = {
+            key: {"operator": _plain(item["operator"])} for key, item in found["state"].items()
+        }
+        return found | {"param_groups": groups, "state": state}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state; the operators stay those of this optimizer."""
+        own = [group["operator"] for group in self.param_groups]
+        super().load_state_dict(state_dict)
+        for group, operator in zip(self.param_groups, own, strict=True):
+            group["operator"] = operator
+
+
+def _plain(memory: Any) -> Any:
+    return tuple(map(_plain, memory)) if isinstance(memory, tuple) else memory
+
 
 def parameter_groups(model: nn.Module, exclude: Iterable[str] = ()) -> list[dict[str, Any]]:
     """Split the trainable parameters: the weight matrices, and the rest without mirror and decay.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -278,6 +279,16 @@ class GradientCosine:
         if not self.values:
             raise ValueError("values must hold at least one cosine: update twice first")
         return float(np.mean(self.values if window is None else self.values[-window:]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a run that goes on must know."""
+        return {"values": self.values, "previous": self._previous}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the state of a run that was cut off."""
+        self.values, previous = list(state["values"]), state["previous"]
+        device = next(self.model.parameters()).device
+        self._previous = None if previous is None else previous.to(device)
 
 
 @dataclass(frozen=True)

@@ -274,6 +274,7 @@ def train(
         training_config(settings),
         optimizer_config(settings, learning_rate),
         on_gradients=on_gradients,
+        stateful={"gradient_cosine": cosine},
     )
 
 

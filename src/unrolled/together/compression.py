@@ -8,7 +8,7 @@ is both, so that looped models, plain ones and a fine-tuned encoder are compress
 
     acdc = Acdc(model, optimizer, AcdcSchedule(steps), sparsity=0.9, scope="layerwise")
     compression = Compression(acdc, look=lambda: {"dense_loss": validate(model)})
-    fit(..., [optimizer], on_step=compression.after_step, stateful={"acdc": acdc})
+    fit(..., [optimizer], on_step=compression.after_step, stateful={"compression": compression})
     compression.dense    # what was seen
 """
 
@@ -82,6 +82,15 @@ class Compression:
             self.dense = self.look()
         if done < report.steps:
             self._turn(done)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the masks and what was seen, for a checkpoint."""
+        return {"acdc": self.acdc.state_dict(), "dense": self.dense}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the state of a run that was cut off."""
+        self.acdc.load_state_dict(state["acdc"])
+        self.dense = state["dense"]
 
     def _turn(self, step: int) -> None:
         if self.acdc.sparsity:

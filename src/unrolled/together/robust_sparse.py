@@ -185,7 +185,7 @@ def trained(
         training=text.training_config(settings.text),
         optimizer=[optimizer],
         on_step=on_step,
-        stateful={**hooks.pop("stateful", {}), "acdc": compression.acdc},
+        stateful={**hooks.pop("stateful", {}), "compression": compression},
         **hooks,
     )
     return model.eval(), run, compression.dense

@@ -264,7 +264,7 @@ def trained(
         training_config(settings),
         [optimizer],
         on_step=on_step,
-        stateful={"acdc": acdc},
+        stateful={"compression": compression},
     )
     return model.eval(), run, compression.dense
 
