@@ -14,7 +14,7 @@ EDITIONS := $(RUN) book/tools/editions.py
 # jupyter-book always appends _build to --path-output, so the quick build lies in _build/quick/_build.
 QUICK := _build/quick/_build
 
-.PHONY: help book quick html test serve results pdf student instructor lint format clean environment
+.PHONY: help book quick html test serve results gpu pdf student instructor lint format clean environment
 
 help:  ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' Makefile
@@ -41,6 +41,9 @@ serve: environment  ## show the built book on localhost
 
 results: environment  ## make the committed result rows again and compare them
 	@$(RUN) book/tools/remake_results.py --jobs $(JOBS)
+
+gpu: environment  ## try the package on this machine's GPU, without a network; rows with its name
+	@$(RUN) book/tools/gpu.py
 
 pdf: environment  ## print the built book into _build/unrolled.pdf
 	@test -f _build/html/index.html || { echo "There is no book yet. Run: make book" >&2; exit 1; }

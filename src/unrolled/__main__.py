@@ -1,4 +1,4 @@
-"""The command line: ``python -m unrolled list | info | run | compare | bench``.
+"""The command line: ``python -m unrolled list | info | plan | run | compare | bench``.
 
 The commands import what they need when they are called, so that help costs no import of torch.
 """
@@ -311,6 +311,38 @@ def _report_failures(failures: Sequence[Failure]) -> int:
         print(f"failed: {failure.unit.label}: {last}", file=sys.stderr)
         print(f"  try it alone: {failure.unit.command}", file=sys.stderr)
     return 1 if failures else 0
+
+
+@app.command()
+def plan(
+    name: Name,
+    preset: Preset = "paper",
+    seeds: Annotated[str | None, typer.Option(help="as in run")] = None,
+    cases: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE[,VALUE]", help="only these cases; may be given again"),
+    ] = None,
+    overrides: Overrides = None,
+    utilization: Annotated[
+        float, typer.Option(help="share of the devices' peak rate that is reached")
+    ] = 0.3,
+) -> None:
+    """Say what a run would cost: parameters, operations, memory, and hours on three machines."""
+    from unrolled.catalog import load_experiment
+    from unrolled.plan import plan as count
+    from unrolled.settings import parse_assignments
+
+    experiment = load_experiment(name)
+    chosen = {
+        key: text.split(",") for key, text in parse_assignments(cases or [], "--cases").items()
+    }
+    changed = parse_assignments(overrides or [], "--set")
+    numbers = experiment.default_seeds(preset) if seeds is None else parse_seeds(seeds)
+    units = experiment.units(preset, numbers, chosen or None, changed, reference=name)
+    rows = count(experiment, units, utilization)
+    for row in rows:
+        _print_facts(f"{experiment.name}, preset {preset}: {row.pop('case')}", row)
+    print(f"Hours are of training alone, at {utilization:.0%} of the peak rate of the devices.")
 
 
 @app.command()
