@@ -246,9 +246,9 @@ def _stop_signed(alpha: float, beta: float, weight_decay: float, s: float) -> fl
     return math.copysign(_stopping_size(alpha, beta, weight_decay, s), s)
 
 
-def _inverse(answer: Callable[..., float]) -> Callable[..., Tensor]:
-    """Code a size so that infinity can be compared: as one over it."""
-    return lambda *case: torch.tensor(1 / answer(*case), dtype=torch.float64)
+def _angle(answer: Callable[..., float]) -> Callable[..., Tensor]:
+    """Code a size so that infinity can be compared: as the angle with this tangent."""
+    return lambda *case: torch.tensor(math.atan(answer(*case)), dtype=torch.float64)
 
 
 @checker
@@ -272,23 +272,23 @@ def horst_stopping_size(answer: Callable[[float, float, float, float], float]) -
     values = [as_number(call(answer, *case)) for case in cases]
     if any(math.isnan(value) for value in values):
         raise WrongAnswerError("your answer is not a number (NaN) on a hidden case.")
-    sizes = iter([1 / value if value else math.inf for value in values])
+    sizes = iter([math.atan(value) for value in values])
     mistakes = [
-        Mistake(_inverse(_stop_full), "the mean direction is s here, and not 1."),
-        Mistake(_inverse(_stop_no_decay), "did you forget the decay? It adds to beta."),
+        Mistake(_angle(_stop_full), "the mean direction is s here, and not 1."),
+        Mistake(_angle(_stop_no_decay), "did you forget the decay? It adds to beta."),
         Mistake(
-            _inverse(_stop_no_mirror),
+            _angle(_stop_no_mirror),
             "did you forget the mirror? The push grows with the weight: (1 + alpha |theta|) |s|.",
         ),
-        Mistake(_inverse(_stop_alpha_full), "the mirror multiplies s: its part is alpha |s|."),
-        Mistake(_inverse(_stop_numerator), "the additive part of the push is |s|, and not 1."),
+        Mistake(_angle(_stop_alpha_full), "the mirror multiplies s: its part is alpha |s|."),
+        Mistake(_angle(_stop_numerator), "the additive part of the push is |s|, and not 1."),
         Mistake(
-            _inverse(_stop_unguarded),
+            _angle(_stop_unguarded),
             "it is negative where alpha |s| is larger than the decays: no balance, infinity.",
         ),
-        Mistake(_inverse(_stop_signed), "an absolute weight is asked for; s may be negative."),
+        Mistake(_angle(_stop_signed), "an absolute weight is asked for; s may be negative."),
     ]
-    compare(lambda *case: next(sizes), cases, _inverse(_stopping_size), mistakes)
+    compare(lambda *case: next(sizes), cases, _angle(_stopping_size), mistakes)
     return "beta / alpha is a threshold for the agreement of gradients."
 
 
@@ -406,16 +406,16 @@ def horst_way(answer: Callable[[float, float, float, float], float]) -> str:
     values = [as_number(call(answer, *case)) for case in cases]
     if any(math.isnan(value) for value in values):
         raise WrongAnswerError("your answer is not a number (NaN) on a hidden case.")
-    ways = iter([1 / value if value else math.inf for value in values])
+    ways = iter([math.atan(value) for value in values])
     mistakes = [
         Mistake(
-            _inverse(_way_at_two),
+            _angle(_way_at_two),
             "that is p = 2. Below the mirror is S_p: its speeds are the powers 1 / (p - 1).",
         ),
-        Mistake(_inverse(_way_full_power), "the power is 1 / (p - 1), not p - 1."),
-        Mistake(_inverse(_way_dual), "the power is 1 / (p - 1), which is q - 1 and not 1 / p."),
-        Mistake(_inverse(_way_no_alpha), "did you forget alpha? It shortens the way."),
-        Mistake(_inverse(_way_negative), "look at the sign: a way is positive."),
+        Mistake(_angle(_way_full_power), "the power is 1 / (p - 1), not p - 1."),
+        Mistake(_angle(_way_dual), "the power is 1 / (p - 1), which is q - 1 and not 1 / p."),
+        Mistake(_angle(_way_no_alpha), "did you forget alpha? It shortens the way."),
+        Mistake(_angle(_way_negative), "look at the sign: a way is positive."),
     ]
-    compare(lambda *case: next(ways), cases, _inverse(_way), mistakes)
+    compare(lambda *case: next(ways), cases, _angle(_way), mistakes)
     return "The larger p, the farther; under the sign it is never reached."
