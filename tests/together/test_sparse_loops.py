@@ -132,7 +132,7 @@ def test_sparsity_zero_is_training_without_masks():
 def test_the_search_gives_every_optimizer_as_many_trials_and_seeds_of_its_own(monkeypatch):
     cases = sparse_search.EXPERIMENT.cases(sparse_search.EXPERIMENT.presets["laptop"])
     counts = {name: sum(case["optimizer"] == name for case in cases) for name in OPTIMIZERS}
-    assert set(counts.values()) == {8}
+    assert set(counts.values()) == {16}
     seen = {}
 
     def spy(settings, case, seed, report):

@@ -15,7 +15,7 @@ the only part that knows others.
 
 from unrolled.together.compression import Compression, count_weights
 from unrolled.together.exits import fixed_losses, frontier, read_with_exits
-from unrolled.together.interaction import gains, interaction, judge_interaction
+from unrolled.together.interaction import gains, judge_interaction
 from unrolled.together.loops import loop_losses, read_loops
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "fixed_losses",
     "frontier",
     "gains",
-    "interaction",
     "judge_interaction",
     "loop_losses",
     "read_loops",

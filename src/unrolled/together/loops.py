@@ -82,7 +82,7 @@ def loop_losses(
     >>> model = LoopedTransformer(config, num_loops=3, injection="flt")
     >>> tokens = torch.tensor([[72, 101, 108, 108, 111]])
     >>> f = loop_losses(model, tokens[:, :-1], tokens[:, 1:])
-    >>> f.shape, torch.equal(f[-1].mean(), model.loss(tokens[:, :-1], tokens[:, 1:]))
+    >>> f.shape, torch.isclose(f[-1].mean(), model.loss(tokens[:, :-1], tokens[:, 1:])).item()
     (torch.Size([4, 1]), True)
     """
     return state_losses(loop_readouts(model, tokens, num_loops), targets)
