@@ -155,7 +155,10 @@ pd.DataFrame(table).T.round(2)
 # **The loss of the first problem** is the logarithm of the mean exponential loss, and $F$ is its negative:
 #
 # $$
-# F(\theta) = -\ln \frac1n \sum_i e^{-\langle a_i, \theta \rangle}, \qquad u = \nabla F(\theta) = \sum_i w_i a_i, \qquad w = \mathrm{softmax}(-A \theta), \qquad \min_i \langle a_i, \theta \rangle \le F(\theta) \le \min_i \langle a_i, \theta \rangle + \ln n .
+# \begin{aligned}
+# F(\theta) &= -\ln \frac1n \sum_i e^{-\langle a_i, \theta \rangle}, \qquad u = \nabla F(\theta) = \sum_i w_i a_i, \qquad w = \mathrm{softmax}(-A \theta), \\
+# \min_i \langle a_i, \theta \rangle &\le F(\theta) \le \min_i \langle a_i, \theta \rangle + \ln n .
+# \end{aligned}
 # $$ (eq-horst-soft-margin)
 #
 # (A mean lies between its largest term over $n$ and its largest term.) So $F$ is a *soft margin*. In this chapter $u$ is the direction of *ascent* of $F$, and a step adds. It has the direction of the gradient of the exponential loss, but it does not fade as the margins grow:
@@ -253,7 +256,10 @@ pd.DataFrame(rows).T.round(2)
 # From the previous chapter: the metric $1 + \alpha \lvert \theta \rvert$ belongs to the mirror coordinates $z$ of {eq}`eq-horst-flow`, to the potential $\phi$ (an exercise there), and to the dual potential $\phi^*$, whose gradient leads back from $z$ to $\theta$:
 #
 # $$
-# \phi(\theta) = \sum_i \frac{(1 + \alpha \lvert \theta_i \rvert) \ln(1 + \alpha \lvert \theta_i \rvert) - \alpha \lvert \theta_i \rvert}{\alpha^2}, \qquad \phi^*(z) = \sum_i \frac{e^{\alpha \lvert z_i \rvert} - 1 - \alpha \lvert z_i \rvert}{\alpha^2} = \frac{\lVert \theta \rVert_1 - \lVert z \rVert_1}{\alpha} .
+# \begin{aligned}
+# \phi(\theta) &= \sum_i \frac{(1 + \alpha \lvert \theta_i \rvert) \ln(1 + \alpha \lvert \theta_i \rvert) - \alpha \lvert \theta_i \rvert}{\alpha^2}, \\
+# \phi^*(z) &= \sum_i \frac{e^{\alpha \lvert z_i \rvert} - 1 - \alpha \lvert z_i \rvert}{\alpha^2} = \frac{\lVert \theta \rVert_1 - \lVert z \rVert_1}{\alpha} .
+# \end{aligned}
 # $$ (eq-horst-potential)
 #
 # :::{prf:proposition} Where mirror flow ends in regression
