@@ -1,4 +1,4 @@
-"""The command line: ``python -m unrolled list | info | plan | run | compare | bench``.
+"""The command line: ``python -m unrolled list | info | plan | run | compare | bench | data``.
 
 The commands import what they need when they are called, so that help costs no import of torch.
 """
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from unrolled.data.command import app as data_app
+
 if TYPE_CHECKING:
     from unrolled.execution import Execution
     from unrolled.experiment import Experiment, Unit
@@ -28,6 +30,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(data_app)
 
 Name = Annotated[str, typer.Argument(help="an experiment, or package.module:ATTRIBUTE")]
 Preset = Annotated[str, typer.Option(help="smoke, live, laptop, colab or paper")]
@@ -229,7 +232,8 @@ def _run_missing(
     done = finished_rows(path, experiment, units)
     todo = [unit for i, unit in enumerate(units) if i not in done]
     skipped = f", {len(done)} of them done before and skipped" if done else ""
-    _say(f"{experiment.name}, preset {units[0].preset}: {len(units)} units{skipped}")
+    shared = f"; {_world_size()} processes share each" if _world_size() > 1 else ""
+    _say(f"{experiment.name}, preset {units[0].preset}: {len(units)} units{skipped}{shared}")
     start = time.monotonic()
     try:
         with stop_on_signals():

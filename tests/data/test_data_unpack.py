@@ -82,6 +82,7 @@ def test_all_files_are_written(tmp_path, make):
 
 def test_folders_are_allowed_and_rights_are_not_taken_over(tmp_path):
     with tarfile.open(tmp_path / "a", "w") as archive:
+        archive.addfile(tar_entry(".", tarfile.DIRTYPE))
         archive.addfile(tar_entry("data", tarfile.DIRTYPE, mode=0o000))
         archive.addfile(tar_entry("data/run", tarfile.REGTYPE, mode=0o6777))
     (tmp_path / "b").write_bytes(

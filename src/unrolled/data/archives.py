@@ -107,8 +107,7 @@ def unpack(archive: Path, folder: Path, *, max_bytes: int, max_files: int = 1_00
             if number >= max_files:
                 raise ValueError(f"{archive.name} has more than {max_files:,} entries")
             if member.is_folder:
-                check_path("member", member.name)
-                (folder / member.name).mkdir(parents=True, exist_ok=True)
+                _make_folder(member, folder)
                 continue
             _check_member(member, left)
             left -= _write(member, folder / member.name, left)
@@ -164,6 +163,12 @@ def _check_member(member: _Member, max_bytes: int) -> None:
             f"member {member.name} has {member.num_bytes} bytes, "
             f"but at most {max_bytes} are allowed"
         )
+
+
+def _make_folder(member: _Member, folder: Path) -> None:
+    if PurePosixPath(member.name).parts:  # else it is the folder itself, as `tar -c .` has it
+        check_path("member", member.name)
+        (folder / member.name).mkdir(parents=True, exist_ok=True)
 
 
 def _write(member: _Member, path: Path, max_bytes: int) -> int:

@@ -38,7 +38,7 @@ from unrolled.data.fetch import (
 if TYPE_CHECKING:
     import datasets
 
-__all__ = ["HubTable", "lock_file", "recorded", "stream", "table"]
+__all__ = ["HubTable", "lock_file", "recorded", "resolve", "stream", "table"]
 
 PURPOSE = "loading from the hub"
 MIRROR = "mirror"
@@ -120,7 +120,7 @@ def table(
         It could not be loaded, or is not what was recorded.
     """
     datasets = need("datasets", PURPOSE)
-    revision = _resolve(source, revision, mirror)
+    revision = resolve(source, revision, mirror)
     what = f"{source.config or 'default'}-{split}"
     name = f"hub/{source.repository.replace('/', '--')}/{what}-{revision[:16]}"
     folder = derive(name, lambda folder: _load(source, split, revision, mirror, folder))
@@ -148,7 +148,7 @@ def stream(
         It could not be opened.
     """
     datasets = need("datasets", PURPOSE)
-    revision = _resolve(source, revision, mirror)
+    revision = resolve(source, revision, mirror)
     if offline() and mirror is None:
         raise OfflineError(_offline_message(source))
     with _failure_told(source, mirror):
@@ -185,8 +185,22 @@ def recorded(repository: str) -> dict[str, Any]:
         ) from error
 
 
-def _resolve(source: HubTable, revision: str | None, mirror: Path | None) -> str:
-    """Return the commit to load: asked for, pinned, recorded, or else the newest."""
+def resolve(source: HubTable, revision: str | None, mirror: Path | None) -> str:
+    """Return the commit to load: the one asked for, pinned, recorded, or else the newest.
+
+    Parameters
+    ----------
+    source : HubTable
+    revision, mirror
+        As in `table`. Of a mirror, a hash of its list of files takes the place of the commit.
+
+    Raises
+    ------
+    unrolled.data.fetch.OfflineError
+        None is known, and the network is forbidden.
+    unrolled.data.fetch.FetchError
+        The hub could not be asked.
+    """
     _check_revision(revision)
     if mirror is not None:
         return f"{MIRROR}-{_listing_hash(mirror)}"

@@ -1,0 +1,11 @@
+"""Fetch the prompts of AlpacaEval, or check what is here.
+
+python data_scripts/alpaca_eval.py [--root DIR] [--subset N] [--check]
+"""
+
+import sys
+
+from unrolled.data.command import script
+
+if __name__ == "__main__":
+    sys.exit(script("alpaca_eval"))

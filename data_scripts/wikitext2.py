@@ -1,0 +1,11 @@
+"""Fetch WikiText-2, or check what is here.
+
+python data_scripts/wikitext2.py [--root DIR] [--subset N] [--check]
+"""
+
+import sys
+
+from unrolled.data.command import script
+
+if __name__ == "__main__":
+    sys.exit(script("wikitext2"))
