@@ -11,6 +11,7 @@ SHELL := /bin/bash
 RUN := .venv/bin/python
 NOTEBOOKS := $(RUN) book/tools/notebooks.py
 EDITIONS := $(RUN) book/tools/editions.py
+TEACHING := $(RUN) book/tools/teaching.py
 # jupyter-book always appends _build to --path-output, so the quick build lies in _build/quick/_build.
 QUICK := _build/quick/_build
 
@@ -21,6 +22,7 @@ help:  ## list the commands
 
 book: environment  ## run the notebooks and build the book into _build/html
 	@$(NOTEBOOKS) sync
+	@$(TEACHING)
 	@$(NOTEBOOKS) run --preset live --jobs $(JOBS)
 	@.venv/bin/jupyter-book build . --warningiserror --nitpick --keep-going --quiet
 	@echo "The book is built. Open _build/html/index.html, or run: make serve"
@@ -59,11 +61,13 @@ lint: environment  ## check style, and that the Colab copies are in step
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m ruff check .
 	@$(NOTEBOOKS) check
+	@$(TEACHING) check
 
 format: environment  ## rewrite the sources in the house style
 	@$(RUN) -m ruff format .
 	@$(RUN) -m ruff check --fix .
 	@$(NOTEBOOKS) sync
+	@$(TEACHING)
 
 clean:  ## remove what was built (the environment stays)
 	rm -rf _build dist
