@@ -16,6 +16,8 @@ from unrolled.training import OptimizerConfig, TrainingConfig, fit
 
 WORKER = Path(__file__).with_name("faults_worker.py")
 
+pytestmark = pytest.mark.timeout(900)  # seconds suffice, unless the machine is busy
+
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
@@ -26,7 +28,7 @@ def report(tmp_path_factory):
         capture_output=True,
         text=True,
         env=settings,
-        timeout=280,
+        timeout=850,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout)
@@ -161,6 +163,18 @@ def test_the_handler_of_the_caller_is_back_after_a_run(tmp_path):
         )
     assert signal.getsignal(signal.SIGTERM) is before
     assert (stopped.value.code, stopped.value.step, stopped.value.folder) == (75, 2, tmp_path)
+
+
+def test_a_request_that_nobody_heeds_goes_to_the_handler_before():
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        with StopRequest() as stop:
+            signal.raise_signal(signal.SIGTERM)
+            assert (stop.asked, heard) == (True, [])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]
 
 
 def test_a_thread_hears_no_signals_and_does_not_fail(tmp_path):

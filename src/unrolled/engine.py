@@ -382,6 +382,8 @@ class Run:
     def save_if_due(self) -> None:
         """Write a checkpoint every so many steps or minutes, at the end, and before a stop."""
         folder, every = self.training.checkpoint_folder, self.training.checkpoint_every
+        if self.share.processes == 1:  # nobody to agree with, so a request just now counts
+            self.stopping = self.stop.asked
         last = self.done == self.training.steps or self.stopping
         if folder is None or not (last or self.late or (every and self.done % every == 0)):
             return

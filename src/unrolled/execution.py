@@ -55,8 +55,9 @@ class Preempted(SystemExit):
 class StopRequest:
     """Listen for SIGTERM inside a ``with`` block; `asked` says whether one came.
 
-    The handler that was there before is back afterwards. Outside the main thread of a process
-    Python allows no handlers, so nothing is heard there.
+    The handler that was there before is back afterwards, and has the signal that came too late for
+    anyone in the block to heed. Outside the main thread of a process Python allows no handlers, so
+    nothing is heard there.
 
     Parameters
     ----------
@@ -65,10 +66,11 @@ class StopRequest:
 
     Examples
     --------
-    >>> with StopRequest() as stop:
+    >>> from contextlib import suppress
+    >>> with suppress(Preempted), StopRequest() as stop:
     ...     signal.raise_signal(signal.SIGTERM)
-    ...     stop.asked
-    True
+    ...     if stop.asked:
+    ...         raise Preempted(3, "runs")
     """
 
     def __init__(self, wanted: bool = True):
@@ -83,9 +85,11 @@ class StopRequest:
     def _note(self, number: int, frame: Any) -> None:
         self.asked = True
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type | None, *error: object) -> None:
         if self.listening:
             signal.signal(signal.SIGTERM, self.before)
+            if self.asked and kind is None:
+                signal.raise_signal(signal.SIGTERM)
 
 
 @dataclass(frozen=True)
