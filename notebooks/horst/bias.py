@@ -537,7 +537,7 @@ print(f"{large.sum()} large weights, {(~large).sum()} small ones")
 pd.DataFrame(found).astype(float).round(3)
 
 # %% [markdown]
-# The small weights jump back and forth at nearly every step, so the mean of their signs is near 0, although the mean of their gradients need not be: an alternating sign does not see a push that is smaller than the swing. That is a dead zone, as the soft threshold has one, and dead zones make sparse solutions. The signs of the large weights have the mean that balances the
+# The small weights jump back and forth at nearly every step, so the mean of their signs is near 0, although, as the last column says, the mean of their gradients is not: an alternating sign does not see a push that is smaller than the swing. That is a dead zone, as the soft threshold has one, and dead zones make sparse solutions. The signs of the large weights have the mean that balances the
 # decay, $\beta \lvert \theta \rvert$. So the chatter of discrete steps can make a bias of its own. This is our observation and our reading of it; it is not in the paper, and we have not proved it.
 #
 # ## Float64, and the size of the steps
@@ -624,17 +624,18 @@ RATIOS = [f"ratio_{name}" for name in bias.NORMS]
 
 def ratios(rows, task):
     frame = results.frame(results.select(rows, task=task))
-    return frame.groupby(["mirror", "steepest"], sort=False)[RATIOS].mean().round(2)
+    means = frame.groupby(["mirror", "steepest"])[RATIOS].mean().round(2)
+    return means.rename(columns=lambda name: name.replace("ratio_", "L_"))
 
 
-ratios(live, "classification").sort_index()
+ratios(live, "classification")
 
 # %% [markdown]
-# And the laptop rows, means over ten seeds, for both problems. "first" is $S \circ M$; "last" is $M \circ S$, so "last, adam" is HORST.
+# And the laptop rows, means over ten seeds, for both problems. "first" is $S \circ M$; "last" is $M \circ S$, so "last, adam" is HORST. (A ratio above 1 in regression is a run that does not quite fit yet.)
 
 # %% tags=["hide-input"]
 both = {task: ratios(results.select(evidence, **AT), task) for task in bias.TASKS}
-pd.concat(both, axis=1).sort_index()
+pd.concat(both, axis=1)
 
 # %% [markdown]
 # - **In classification the theory holds.** Alone, each norm goes to its own margin. With the mirror on top all go towards $L_1$, and the sign least. With the mirror first the sign is exactly what it was, {eq}`eq-horst-cancel`. $p = 2$ with the mirror first is on the *same path* as with the mirror last ({prf:ref}`prop-horst-orders`), but its steps have length one and not one times the weight: it has not come as far.
@@ -656,7 +657,7 @@ pd.DataFrame(table).set_index("claim")[["verdict", "evidence", "ours"]]
 # |---|---|---|
 # | sign and Adam are biased to $L_\infty$, gradient descent to $L_2$ | {prf:ref}`prop-horst-steepest-margin`, and rows | proved for steepest descent; measured for Adam |
 # | $M \circ S_p$, $p \ge 2$, converges to an $L_1$ solution (Theorem 4.7) | {prf:ref}`prop-horst-l1-limit`, {prf:ref}`prop-horst-finite-p` | proved for small steps at $p = 2$; with an assumption for $2 < p < \infty$; false for the pure sign |
-# | $S \circ M$ loses the bias of the mirror | {eq}`eq-horst-cancel`, and rows | true for the sign; false at $p = 2$ |
+# | $S \circ M$ loses the bias of the mirror | {eq}`eq-horst-cancel`, and rows | true for the sign; for Adam in the rows; false at $p = 2$ |
 #
 # ## Deviations and choices
 #
