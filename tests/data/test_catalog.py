@@ -91,6 +91,13 @@ def test_names_are_unique_and_unknown_ones_are_told():
         DataSet(*["x"] * 10, how="free")
 
 
+@pytest.mark.parametrize("found", DATA_SETS, ids=lambda found: found.name)
+def test_each_set_has_a_row_on_the_page(found):
+    page = (FOLDER.parent / "book" / "data.md").read_text(encoding="utf-8").splitlines()
+    cells = (f"`{found.name}`", found.title, found.how, found.size, found.split)
+    assert "| " + " | ".join(cells) + " |" in page
+
+
 # Commands
 
 

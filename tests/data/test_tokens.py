@@ -12,7 +12,7 @@ import pytest
 import tiny_repositories
 import torch
 from datasets import Dataset
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from unrolled.data import corpora, tokens
@@ -72,6 +72,7 @@ def test_exactly_as_many_tokens_as_asked_for(tmp_path):
 
 @settings(max_examples=8, deadline=None)
 @given(stops=st.lists(st.integers(1, len(ALL)), min_size=1, max_size=6))
+@example(stops=[7284, 7285])  # both in one batch of documents
 def test_asking_for_more_and_more_gives_the_same_files(tmp_path_factory, stops):
     folder = tmp_path_factory.mktemp("tokens") / "t"
     for stop in sorted(stops):

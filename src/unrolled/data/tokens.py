@@ -145,7 +145,6 @@ def _go_on(
         documents.load_state_dict(state.stream)
     source = iter(documents)
     while state.num_tokens < num_tokens:
-        before = documents.state_dict()
         texts = [document["text"] for document in islice(source, BATCH)]
         if not texts:
             state.ended = True
@@ -156,8 +155,8 @@ def _go_on(
         if state.skip + len(left) == len(ids):
             state.stream, state.skip = documents.state_dict(), 0
             state.documents += len(texts)
-        else:
-            state.stream, state.skip = before, state.skip + len(left)
+        else:  # the next call reads this batch again, and leaves out what is written
+            state.skip += len(left)
         _write_state(folder, state)
     return None
 
