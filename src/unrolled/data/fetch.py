@@ -321,7 +321,7 @@ def _download(source: Source, target: Path, limits: _Limits, num_bytes: int | No
     if source.kind != "http":
         return _retrieve(source, target, _client(source, limits))
     part = _part(target)
-    resumable = _Resumable(part, source.sha256, limits.silence, num_bytes)
+    resumable = _Resumable(part, limits.silence, num_bytes)
     resumed = part.exists()
     try:
         _retrieve(source, target, resumable)
@@ -364,7 +364,6 @@ class _Resumable:
     """
 
     part: Path
-    sha256: str
     silence: float
     num_bytes: int | None
 
@@ -394,19 +393,14 @@ class _Resumable:
         if start:
             headers["Range"] = f"bytes={start}-"
         with requests.get(url, headers=headers, stream=True, timeout=self.silence) as response:
-            if start and response.status_code == 416:  # there is nothing after what is here
-                return self._end_or_begin_again(url)
+            if start and response.status_code == 416:
+                return  # there is nothing after what is here: the SHA-256 says whether it is all
             response.raise_for_status()
             try:
                 self._write(response, start if _sends_from(response, start) else 0)
             except requests.RequestException as error:
                 error.response = response
                 raise
-
-    def _end_or_begin_again(self, url: str) -> None:
-        if not has_sha256(self.part, self.sha256):
-            self.part.unlink()
-            self._go_on(url)
 
     def _write(self, response: requests.Response, start: int) -> None:
         length = response.headers.get("Content-Length", "")

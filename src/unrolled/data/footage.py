@@ -26,7 +26,15 @@ from torch import Tensor
 from unrolled.data._extra import need
 from unrolled.data.archives import unpack
 from unrolled.data.classification import spread
-from unrolled.data.fetch import RemoteFile, Source, cache_folder, derive, fetch, require_space
+from unrolled.data.fetch import (
+    FetchError,
+    RemoteFile,
+    Source,
+    cache_folder,
+    derive,
+    fetch,
+    require_space,
+)
 from unrolled.data.video import Footage
 
 __all__ = [
@@ -354,7 +362,7 @@ def _make(
 ) -> None:
     """Write all chosen frames and the lengths of the clips into a folder."""
     if not unpacked.is_dir():
-        packed = fetch(archive)
+        packed = _fetch(archive, unpacked)
         unpacked = made / "unpacked"
         require_space(made, 2 * packed.stat().st_size)
         unpack(packed, unpacked, max_bytes=max_bytes)
@@ -369,6 +377,14 @@ def _make(
     del frames
     (made / "frames").unlink()
     shutil.rmtree(made / "unpacked", ignore_errors=True)
+
+
+def _fetch(archive: RemoteFile, unpacked: Path) -> Path:
+    try:
+        return fetch(archive)
+    except FetchError as error:
+        more = f"{error}\n- Or get it from its authors and unpack it into {unpacked}."
+        raise type(error)(more, error.failures) from error
 
 
 def _by_split(folder: Path, places: dict[str, str], subset: int | None) -> dict[str, list[Path]]:
