@@ -89,8 +89,8 @@ class SparseLoopSettings:
     vocab_size, corpus
         As in `unrolled.looped.instability.InstabilitySettings`.
     adamw, ham, horst
-        Values of each. Those below are guesses; `unrolled.together.sparse_search` is there to
-        replace them, since those of `unrolled.horst.language` do not carry over to these blocks.
+        Values of each, chosen by `unrolled.together.sparse_search`; those of
+        `unrolled.horst.language` do not carry over to these blocks.
     mixed_precision
         ``"no"`` or ``"bf16"``.
     """
@@ -112,9 +112,9 @@ class SparseLoopSettings:
     validation_windows: int = 128
     vocab_size: int = 256
     corpus: Literal["state_of_the_union"] = "state_of_the_union"
-    adamw: Tuned = field(default_factory=lambda: Tuned(3e-3, 0.1))
-    ham: Tuned = field(default_factory=lambda: Tuned(3e-3, 0.1, 200.0, 1e-3))
-    horst: Tuned = field(default_factory=lambda: Tuned(3e-3, 0.0, 20.0, 0.2))
+    adamw: Tuned = field(default_factory=lambda: Tuned(9.34e-3, 3.73e-3))
+    ham: Tuned = field(default_factory=lambda: Tuned(8.1e-3, 4.04e-3, 746.0, 0.979))
+    horst: Tuned = field(default_factory=lambda: Tuned(3e-3, 4.5e-3, 18.7, 0.0727))
     mixed_precision: Literal["no", "bf16"] = "no"
 
     @property

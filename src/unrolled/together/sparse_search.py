@@ -46,7 +46,14 @@ class SparseSearchSettings:
         At which the plain model is trained.
     """
 
-    loops: SparseLoopSettings = field(default_factory=SparseLoopSettings)
+    loops: SparseLoopSettings = field(
+        default_factory=lambda: SparseLoopSettings(
+            # where the search began; each trial puts its point in the place of one of them
+            adamw=Tuned(3e-3, 0.1),
+            ham=Tuned(3e-3, 0.1, 200.0, 1e-3),
+            horst=Tuned(3e-3, 0.0, 20.0, 0.2),
+        )
+    )
     optimizers: tuple[str, ...] = OPTIMIZERS
     trials: int = 16
     sparsity: float = 0.9
