@@ -22,7 +22,7 @@ Every method has two trials: the methods without a constraint two learning rates
 shares. The validation text picks, the test text reports: `picked`. The constrained methods, "mean"
 and the readings of all loops cost K more readouts a step, which at this size is a seventh of it.
 
-A run of the preset laptop takes about 23 seconds of one core; a seed has 32 runs.
+A run of the preset laptop takes about 25 seconds of one core; a seed has 32 runs.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class DescendingSettings(InstabilitySettings):
     high_learning_rate: None = None
     optimizer: Literal["adamw", "muon"] = "muon"
     batch_size: int = 4
-    validation_windows: int = 96
+    validation_windows: int = 64
     methods: tuple[str, ...] = METHODS
     learning_rates: tuple[float, ...] = (0.02, 0.01)
     alphas: tuple[float, ...] = (0.0, 0.02)
@@ -581,7 +581,7 @@ EXPERIMENT = Experiment(
             steps=100,
             validation_windows=32,
         ),
-        # The committed evidence: about 23 seconds a run on one core.
+        # The committed evidence: about 25 seconds a run on one core.
         "laptop": DescendingSettings(),
         # One 16 GB GPU: the paper's core size, 6 loops, our corpus.
         "colab": DescendingSettings(

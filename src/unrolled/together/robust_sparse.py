@@ -81,11 +81,11 @@ class RobustSparseSettings:
 
     text: TextSettings = field(
         default_factory=lambda: TextSettings(
-            steps=64,
+            steps=56,
             batch_size=12,
             length=24,
             validation_texts=100,
-            test_texts=300,
+            test_texts=200,
             shift_texts=1,
         )
     )

@@ -24,8 +24,8 @@ interaction (`unrolled.together.interaction`).
 Only the matrices of the blocks are mirrored, decayed and pruned, each matrix by the same share;
 embedding and head follow Adam at one rate. All models of a seed see the same batches.
 
-A run of the preset laptop takes from 4 (K = 1) to about 16 seconds of one core (K = 6); a seed has
-65 runs, about 11 minutes.
+A run of the preset laptop takes from 3 (K = 1) to about 14 seconds of one core (K = 6); a seed has
+65 runs, about 9 minutes.
 """
 
 from __future__ import annotations
@@ -416,7 +416,7 @@ EXPERIMENT = Experiment(
             steps=100,
             validation_windows=32,
         ),
-        # The committed evidence: about 10 seconds a run on one core.
+        # The committed evidence: about 9 seconds a run on one core.
         "laptop": SparseLoopSettings(),
         # One 16 GB GPU: the paper's core size, our corpus.
         "colab": SparseLoopSettings(
