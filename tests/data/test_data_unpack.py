@@ -7,7 +7,6 @@ import stat
 import tarfile
 import warnings
 import zipfile
-from pathlib import Path
 
 import pytest
 
@@ -94,18 +93,18 @@ def test_folders_are_allowed_and_rights_are_not_taken_over(tmp_path):
         assert not mode & (stat.S_ISUID | stat.S_ISGID | stat.S_IXUSR)
 
 
-HOSTILE_NAMES = ["../evil", "data/../../evil", "/evil", "C:\\evil", "a\\..\\evil", ".."]
+HOSTILE_NAMES = ["../evil", "data/../../evil", "{root}/evil", "C:\\evil", "a\\..\\evil", ".."]
 
 
 @MAKERS
 @pytest.mark.parametrize("name", HOSTILE_NAMES)
 def test_nothing_is_written_outside(tmp_path, make, name):
     (tmp_path / "inside").mkdir()
+    name = name.format(root=tmp_path)  # an absolute path that does no harm if it is written
     archive = make(tmp_path / "inside" / "a", {"good": b"", name: b"evil"})
     with pytest.raises(ValueError, match="must be a relative path"):
         unpack(archive, tmp_path / "inside" / "out", max_bytes=10**6)
     assert not list(tmp_path.rglob("*evil*"))
-    assert not Path("/evil").exists()
 
 
 @pytest.mark.parametrize(
