@@ -43,7 +43,8 @@ def _counts(row: dict[str, Any]) -> list[str]:
 
 def _cost(row: dict[str, Any], machine: str) -> str:
     hours = _plain(row[f"{machine}: hours"])
-    return f"{hours} ({row[key]})" if (key := f"{machine}: micro-batch") in row else hours
+    rows = row.get(f"{machine}: micro-batch")
+    return hours if rows is None else f"{hours} ({rows})".strip()
 
 
 def _short(value: float | None) -> str:

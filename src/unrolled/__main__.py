@@ -345,7 +345,8 @@ def plan(
     units = experiment.units(preset, numbers, chosen or None, changed, reference=name)
     rows = count(experiment, units, utilization)
     for row in rows:
-        _print_facts(f"{experiment.name}, preset {preset}: {row.pop('case')}", row)
+        facts = {key: "does not fit" if value is None else value for key, value in row.items()}
+        _print_facts(f"{experiment.name}, preset {preset}: {facts.pop('case')}", facts)
     print(f"Hours are of training alone, at {utilization:.0%} of the peak rate of the devices.")
 
 

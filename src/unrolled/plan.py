@@ -230,7 +230,8 @@ def plan(
     -------
     list of dict
         Counts of one unit, then for each machine the hours of one unit and the rows that a device
-        can hold at a time (``--micro-batch``). The last row is the sum over all units.
+        can hold at a time (``--micro-batch``); no hours where one device is too small. The last
+        row is the sum over all units.
 
     Raises
     ------
@@ -246,7 +247,11 @@ def plan(
         load = workload_of(experiment, unit.settings, unit.case)
         if load is not None:
             groups.setdefault(load, []).append(unit)
-    rows = [_row(load, group, utilization, machines) for load, group in groups.items()]
+    fixed = shared([unit.case for group in groups.values() for unit in group])
+    rows = [
+        {"case": named(group, fixed)} | _row(load, group, utilization, machines)
+        for load, group in groups.items()
+    ]
     return [*rows, _total(groups, utilization, machines)]
 
 
@@ -254,7 +259,6 @@ def _row(
     load: Workload, units: Sequence[Unit], utilization: float, machines: Sequence[Machine]
 ) -> dict[str, Any]:
     row = {
-        "case": shared_case([unit.case for unit in units]),
         "units": len(units),
         "parameters": load.parameters,
         "trainable": load.trainable,
@@ -265,8 +269,12 @@ def _row(
         "GB per sequence": round(load.kept / 1e9, 4),
     }
     for machine in machines:
-        row[f"{machine.name}: hours"] = round(load.hours(machine, utilization), 2)
-        row[f"{machine.name}: micro-batch"] = load.micro_batch(machine) or "needs sharding"
+        rows, alone = load.micro_batch(machine), machine.count == 1
+        hours = None if rows is None and alone else load.hours(machine, utilization)
+        row[f"{machine.name}: hours"] = hours
+        row[f"{machine.name}: micro-batch"] = rows or (
+            "does not fit" if alone else "needs sharding"
+        )
     return row
 
 
@@ -284,19 +292,24 @@ def _total(
     }
     for machine in machines:
         hours = total(lambda load, machine=machine: load.hours(machine, utilization))
-        row[f"{machine.name}: hours"] = round(hours, 2)
+        possible = machine.count > 1 or all(load.micro_batch(machine) for load in groups)
+        row[f"{machine.name}: hours"] = hours if possible else None
     return row
 
 
-def shared_case(cases: Sequence[dict[str, Any]]) -> str:
-    """Return what cases have in common, in words.
+def shared(cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what cases have in common.
 
     Examples
     --------
-    >>> shared_case([{"num_loops": 6, "variant": "flt"}, {"num_loops": 6, "variant": "fla"}])
-    'num_loops=6'
+    >>> shared([{"num_loops": 6, "variant": "flt"}, {"num_loops": 6, "variant": "fla"}])
+    {'num_loops': 6}
     """
-    common = {
-        key: value for key, value in cases[0].items() if all(case[key] == value for case in cases)
-    }
-    return " ".join(f"{key}={value}" for key, value in common.items()) or "every case"
+    first, *others = cases or [{}]
+    return {key: value for key, value in first.items() if all(c[key] == value for c in others)}
+
+
+def named(units: Sequence[Unit], fixed: dict[str, Any]) -> str:
+    """Return what units have in common and not with all others, in words."""
+    own = {k: v for k, v in shared([unit.case for unit in units]).items() if k not in fixed}
+    return " ".join(f"{key}={value}" for key, value in own.items()) or "every case"
