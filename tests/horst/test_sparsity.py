@@ -30,6 +30,7 @@ def train(model, optimizer, steps, before=lambda step: None):
 # --- which weights go ---------------------------------------------------------------------------
 
 
+@pytest.mark.equation("eq-horst-magnitude")
 @pytest.mark.parametrize("sparsity", [0.0, 0.3, 0.5, 0.9, 0.99, 1.0])
 @pytest.mark.parametrize("ties", [False, True], ids=["distinct", "all equal"])
 def test_the_asked_number_of_weights_goes(sparsity, ties):
@@ -70,6 +71,7 @@ def test_of_equal_weights_the_first_ones_go():
     assert mask.tolist() == [[True, False], [False, True]]
 
 
+@pytest.mark.equation("eq-horst-group")
 @pytest.mark.parametrize(("kept", "group"), [(2, 4), (1, 4), (4, 8), (4, 4)])
 def test_every_group_keeps_its_largest(kept, group):
     weights = {"linear": torch.randn(6, 16), "conv": torch.randn(4, 8, 3, 3)}
@@ -251,6 +253,40 @@ def test_the_first_step_of_a_weight_that_comes_back(build):
     assert first_step("keep") < first_step("reset_masked")
 
 
+@pytest.mark.equation("eq-horst-first-steps")
+def test_the_first_steps_after_a_mask_of_forty_steps():
+    j = torch.arange(1, 31, dtype=torch.float64)
+    formulas = {
+        "keep": (1 - 0.9**j + 0.9 ** (40 + j)) / (1 - 0.999**j + 0.999 ** (40 + j)).sqrt(),
+        "reset_masked": (1 - 0.9**j) / (1 - 0.999**j).sqrt(),
+        "reset_all": torch.ones(30, dtype=torch.float64),
+    }
+    for rule, formula in formulas.items():
+        torch.testing.assert_close(lengths_after_a_mask(rule), formula, rtol=1e-4, atol=0)
+
+
+def lengths_after_a_mask(rule):
+    layer = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.01, eps=0.0, weight_decay=0.0)
+    acdc = sp.Acdc(layer, optimizer, sp.AcdcSchedule(100), sparsity=1.0, moments=rule)
+
+    def step():
+        before = layer.weight.item()
+        layer.weight.grad = torch.ones_like(layer.weight)
+        optimizer.step()
+        return (before - layer.weight.item()) / 0.01
+
+    step()
+    state = optimizer.state[layer.weight]
+    for name, value in (("exp_avg", 1.0), ("exp_avg_sq", 1.0), ("step", 1e6)):
+        state[name].fill_(value)  # as after a long training with this gradient
+    acdc.compress(acdc.choose())
+    for _ in range(40):
+        step()
+    acdc.decompress()
+    return torch.tensor([step() for _ in range(30)], dtype=torch.float64)
+
+
 def test_a_checkpoint_in_a_sparse_phase_goes_on_sparse():
     model = network()
     optimizer = Horst(model.parameters(), lr=0.01)
@@ -310,6 +346,7 @@ def test_the_report_counts_zeros():
     assert report["total"].sparsity == pytest.approx(0.25)
 
 
+@pytest.mark.equation("eq-horst-norm-ratio")
 @pytest.mark.parametrize(
     ("weight", "expected"),
     [
@@ -324,6 +361,26 @@ def test_the_report_counts_zeros():
 def test_norm_ratio(weight, expected):
     assert sp.norm_ratio(weight) == pytest.approx(expected, rel=1e-2)
     assert sp.norm_ratio(-7 * weight) == pytest.approx(sp.norm_ratio(weight))
+
+
+@pytest.mark.equation("eq-horst-ratio-bounds")
+@pytest.mark.parametrize("kept", [5, 50, 300, 900])
+def test_the_norm_ratio_bounds_what_pruning_removes(kept):
+    generator = torch.Generator().manual_seed(kept)
+    normal, n = torch.randn(1_000, generator=generator, dtype=torch.float64), 1_000
+    two_sizes = torch.where(torch.arange(n) < kept, 3.0, 1.0).double()
+    worst = (torch.arange(n) < 2 * kept).double()
+    for theta in (normal, normal**3, torch.ones(n).double(), two_sizes, worst, normal.exp()):
+        mask = sp.mask_of(theta.abs(), n - kept)
+        removed = ((theta * ~mask).norm() / theta.norm()).item()
+        share, ratio = kept / n, sp.norm_ratio(theta)
+        below = max(math.acos(share**0.5) - math.acos(min(ratio, 1.0)), 0.0)
+        above = min((1 - share) ** 0.5, ratio / (2 * share**0.5))
+        assert math.sin(below) - 1e-9 <= removed <= above + 1e-9
+        if theta is two_sizes:
+            assert removed == pytest.approx(math.sin(below))
+        if theta is worst and 2 * kept <= n:
+            assert removed == pytest.approx(ratio / (2 * share**0.5))
 
 
 def test_histogram_counts_in_deviations_of_each_layer():

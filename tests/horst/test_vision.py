@@ -115,8 +115,8 @@ def test_a_run_that_diverges_is_a_row():
 def test_claims_compare_with_adamw_and_ham(rows):
     table = comparison_table("horst.vision", EXPERIMENT.claims, preset="smoke", rows=rows)
     judged = [row for row in table if row["verdict"] != "not attempted"]
-    assert len(table) == 13
-    assert len(judged) == 2 + 1 + 2 + 2  # the smoke preset has 0 and 90 % only
+    assert len(table) == 15
+    assert len(judged) == 2 + 1 + 4 + 2  # the smoke preset has 0 and 90 % only
 
 
 def test_laptop_compares_at_five_sparsities():

@@ -9,6 +9,7 @@ from unrolled.horst.vit import DEIT_BASE, DEIT_SMALL, DEIT_TINY, SmallCNN, ViT, 
 from unrolled.transformer import count_parameters
 
 
+@pytest.mark.equation("eq-horst-vit-count")
 @pytest.mark.parametrize(
     ("config", "parameters"),
     [(DEIT_TINY, 5_717_416), (DEIT_SMALL, 22_050_664), (DEIT_BASE, 86_567_656)],
@@ -17,8 +18,12 @@ from unrolled.transformer import count_parameters
 def test_deit_has_the_published_number_of_parameters(config, parameters):
     with torch.device("meta"):
         assert count_parameters(ViT(config)) == parameters
+    d, n, pixels = config.hidden_size, config.num_patches, 3 * 16**2
+    formula = (pixels + 1) * d + (n + 2) * d + 12 * (12 * d**2 + 13 * d) + 2 * d + (d + 1) * 1_000
+    assert formula == parameters
 
 
+@pytest.mark.equation("eq-horst-vit")
 def test_it_computes_what_torchvision_does_with_the_same_weights():
     torch.manual_seed(0)
     config = ViTConfig(image_size=12, patch_size=4, num_channels=3, num_layers=2, hidden_size=16)

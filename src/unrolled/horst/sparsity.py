@@ -144,7 +144,7 @@ def magnitude_masks(
     .. math:: \text{drop } \{ i : \lvert \theta_i \rvert \text{ among the } \mathrm{round}(s n)
               \text{ smallest} \}
 
-    ``eq-horst-magnitude``. The asked number of weights goes, also if magnitudes are equal.
+    :eq:`eq-horst-magnitude`. The asked number of weights goes, also if magnitudes are equal.
 
     Parameters
     ----------
@@ -209,6 +209,8 @@ def _uniform_share(weights: Mapping[str, Tensor], sparsity: float, dense: set[st
 @torch.no_grad()
 def group_masks(weights: Mapping[str, Tensor], kept: int = 2, group: int = 4) -> dict[str, Tensor]:
     """Choose N:M masks: of every M weights in a row the N of largest magnitude are kept.
+
+    :eq:`eq-horst-group`.
 
     Parameters
     ----------
@@ -406,13 +408,14 @@ class Acdc:
 
     Adam remembers what it saw for about :math:`1 / (1 - \beta_2)` steps. The moments of dropped
     weights fade in a sparse phase, since their gradients are masked. When the masks go, `moments`
-    says what happens:
+    says what happens (:eq:`eq-horst-first-steps`):
 
-    - "keep": nothing. What is left of the second moment holds the first steps of a weight that
-      comes back;
+    - "keep": nothing. The first moment is gone and much of the second is left, so that a weight
+      that comes back starts with short steps;
     - "reset_masked": the moments of the weights that come back are zero. Since the count of steps
       goes on, no bias correction belongs to them, and their first step is
-      :math:`(1 - \beta_1) / \sqrt{1 - \beta_2}` rates long: 3.2 with the usual values;
+      :math:`(1 - \beta_1) / \sqrt{1 - \beta_2}` rates long, 3.2 with the usual values, and the
+      twelfth 6.6;
     - "reset_all": the state of all pruned tensors is forgotten, and Adam starts anew, with its bias
       correction, so that the first step is one rate long; weights that were kept lose their memory,
       too.
@@ -613,9 +616,11 @@ def sparsity_report(weights: Mapping[str, Tensor]) -> list[LayerSparsity]:
 def norm_ratio(weight: Tensor) -> float:
     r"""Return how evenly a tensor's weights are spread: 1 if all have one size, small if few count.
 
-    .. math:: r(\theta) = \frac{\lVert \theta \rVert_1}{\sqrt{n}\, \lVert \theta \rVert_2}
+    .. math:: R(\theta) = \frac{\lVert \theta \rVert_1}{\sqrt{n}\, \lVert \theta \rVert_2}
 
-    ``eq-horst-norm-ratio``. Gaussian weights have :math:`\sqrt{2/\pi} = 0.80`.
+    :eq:`eq-horst-norm-ratio`. Gaussian weights have :math:`\sqrt{2/\pi} = 0.80`. It bounds what
+    magnitude pruning removes from both sides, :eq:`eq-horst-ratio-bounds`; a mask that keeps the
+    share :math:`\kappa` makes it at most :math:`\sqrt\kappa` by itself.
 
     Examples
     --------

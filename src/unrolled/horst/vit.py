@@ -3,11 +3,11 @@ r"""Vision models: a Transformer on patches of images, in the shape of DeiT, and
 An image is cut into patches, each becomes a token, and a class token in front of them is read by
 the head:
 
-.. math:: x_0 = [\,c;\; W_E\, p_1;\; \dots;\; W_E\, p_n\,] + P, \qquad
-          \text{logits} = W_H\, \mathrm{norm}(x_L)_c
+.. math:: x_0 = [\,x_{\mathrm{cls}};\; W_E\, p_1;\; \dots;\; W_E\, p_n\,] + E, \qquad
+          \text{logits} = W_H\, \mathrm{norm}(x_L)_{\mathrm{cls}}
 
-``eq-horst-vit``, with blocks of `unrolled.transformer.Block` between. `DEIT_TINY`, `DEIT_SMALL` and
-`DEIT_BASE` have the published sizes.
+:eq:`eq-horst-vit`, with blocks of `unrolled.transformer.Block` between. `DEIT_TINY`, `DEIT_SMALL`
+and `DEIT_BASE` have the published sizes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ INIT_STD = 0.02  # truncated normal, as in DeiT
 
 @dataclass(frozen=True, kw_only=True)
 class ViTConfig:
-    """Shape of a `ViT`, checked when it is made.
+    """Shape of a `ViT`, checked when it is made; :eq:`eq-horst-vit-count` counts its parameters.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ DEIT_BASE = ViTConfig(**_IMAGENET, num_layers=12, hidden_size=768, num_heads=12)
 
 
 class ViT(nn.Module):
-    """A Transformer encoder on the patches of an image, with a class token.
+    """A Transformer encoder on the patches of an image, with a class token: :eq:`eq-horst-vit`.
 
     Parameters
     ----------
