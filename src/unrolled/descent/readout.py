@@ -405,14 +405,14 @@ def state_losses(
     readouts : sequence of k pairs
         States (B, N, d) and what reads them, from `layer_readouts`.
     targets : Tensor
-        Integers (B, N), as in `token_losses`.
+        Integers (B, N), as in `token_losses`; or (B,), as in `classification_losses`.
     recompute : bool
         As in `token_losses`.
 
     Returns
     -------
     Tensor
-        (k, B), in nats per token.
+        (k, B), in nats per token or per text.
 
     Examples
     --------
@@ -424,11 +424,13 @@ def state_losses(
     >>> state_losses(second, tokens[:, 2::2]).shape        # layers 0, 2, 4; every second token
     torch.Size([3, 1])
     """
-    counted = (targets != -100).sum(dim=1).clamp_min(1)  # (B,)
 
     def loss(state: Tensor, read: Callable[[Tensor], Tensor]) -> Tensor:
-        z = _full(read(state)).transpose(1, 2)  # (B, V, N)
-        return F.cross_entropy(z, targets, reduction="none").sum(dim=1) / counted
+        z = _full(read(state))  # (B, C) or (B, N, V)
+        if targets.ndim == 1:
+            return F.cross_entropy(z, targets, reduction="none")
+        losses = F.cross_entropy(z.transpose(1, 2), targets, reduction="none")  # (B, N)
+        return losses.sum(dim=1) / (targets != -100).sum(dim=1).clamp_min(1)
 
     if not recompute:
         return torch.stack([loss(*pair) for pair in readouts])
