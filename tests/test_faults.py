@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from unrolled.catalog import EXPERIMENTS, load_experiment
 from unrolled.execution import PREEMPTED, Execution, Preempted, StopRequest, fits_run_with
+from unrolled.runner import measured
 from unrolled.training import OptimizerConfig, TrainingConfig, fit
 
 WORKER = Path(__file__).with_name("faults_worker.py")
@@ -101,6 +103,48 @@ def test_the_command_stops_with_code_75_and_goes_on(tmp_path):
     assert "resumed from step" in again.stderr
     (row,) = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
     assert row["steps"] == 400
+
+
+# Rows ------------------------------------------------------------------------------------------
+
+TRAINED = sorted(EXPERIMENTS.keys() - {"horst.bias"})  # that one has loops of its own, in seconds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINED)
+def test_the_row_of_a_run_that_was_stopped_is_that_of_one_that_was_not(name, tmp_path, deaf):
+    experiment, calls = load_experiment(name), []
+    unit = [unit for unit in experiment.units("smoke", [0]) if trains(unit.case)][-1]
+    whole = measured(experiment, unit, lambda done, total: calls.append(done), None)
+    execution = Execution(str(tmp_path), checkpoint_minutes=1e-5)
+    stop = max(1, round(0.7 * len(calls)))
+    calls.clear()
+
+    def asked(done, total):
+        calls.append(done)
+        if len(calls) == stop:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Preempted):
+        measured(experiment, unit, asked, execution)
+    row = measured(experiment, unit, lambda done, total: None, execution)
+    unlike = {"seconds", "commit"}
+    assert {k: v for k, v in row.items() if k not in unlike} == {
+        k: v for k, v in whole.items() if k not in unlike
+    }
+
+
+@pytest.fixture
+def deaf():
+    """Outside a training, let SIGTERM do nothing: it would end the tests."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def trains(case):
+    """Whether a case trains anything: not a filter, a bag of words, or the model as it is."""
+    return case.get("network") != "none" and case.get("method") not in ("tfidf", "none")
 
 
 # What the machine decides ----------------------------------------------------------------------
