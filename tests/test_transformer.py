@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from unrolled.transformer import (
     MLP,
+    Attention,
     Block,
     KeyValueCache,
     RotaryPositions,
@@ -187,6 +188,79 @@ def torch_layer(block):
         }
     )
     return layer.train()
+
+
+# --- shared keys and values, and a window -----------------------------------------------------
+
+NARROW = {"num_heads": 4, "num_kv_heads": 2, "window": 4}
+
+
+@pytest.mark.parametrize(("family", "window"), [("Llama", None), ("Mistral", 4)])
+def test_shared_keys_and_a_window_are_those_of_transformers(tokens, family, window):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 8, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3}
+    sliding = {} if window is None else {"sliding_window": window}
+    config = getattr(transformers, f"{family}Config")(**sizes, **heads, **sliding)
+    theirs = getattr(transformers, f"{family}Model")(config).eval()
+    attention, seen = theirs.layers[0].self_attn, {}
+
+    def note(module, args, named, output):
+        seen.update(x=named["hidden_states"], y=output[0])
+
+    attention.register_forward_hook(note, with_kwargs=True)
+    theirs(tokens)
+    ours = Attention(small(num_heads=4, num_kv_heads=2, window=window, qk_norm=False))
+    for mine, name in (("query", "q"), ("key", "k"), ("value", "v"), ("output", "o")):
+        weight = getattr(attention, f"{name}_proj").weight
+        getattr(ours, mine).weight.data.copy_(weight)
+    assert_close(ours(seen["x"], seen["x"]), seen["y"], rtol=1e-4, atol=1e-5)
+
+
+def test_shared_keys_equal_full_attention_with_repeated_ones(tokens):
+    grouped, full = lively(Transformer(small(**NARROW))), Transformer(small(num_heads=4, window=4))
+    shared = ("key.weight", "value.weight")
+    state = {
+        name: value.unflatten(0, (2, 8)).repeat_interleave(2, dim=0).flatten(0, 1)
+        if name.endswith(shared)
+        else value
+        for name, value in grouped.state_dict().items()
+    }
+    full.load_state_dict(state)
+    assert_close(grouped(tokens).logits, full(tokens).logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{"num_kv_heads": 2}, {"window": 12}, {"window": 16}])
+def test_as_many_heads_and_a_window_as_long_as_the_text_change_no_bit(tokens, options):
+    plain, other = (lively(Transformer(small(**chosen))) for chosen in ({}, options))
+    assert torch.equal(plain(tokens).logits, other(tokens).logits)
+
+
+def test_a_window_ends_after_so_many_tokens_in_each_layer(tokens):
+    model = lively(Transformer(small(window=3)))  # two layers: four tokens back
+    changed = tokens.clone()
+    changed[:, 0] = (changed[:, 0] + 1) % 50
+    difference = (model(tokens).logits - model(changed).logits).abs().amax(dim=(0, 2))
+    assert (difference[:5] > 1e-3).all()
+    assert (difference[5:] == 0).all()
+
+
+def test_padding_with_a_window_changes_nothing(tokens):
+    model = lively(Transformer(small(**NARROW)))
+    mask = torch.ones_like(tokens)
+    mask[0, 7:] = 0
+    padded = model(tokens, attention_mask=mask).logits
+    assert_close(padded[0, :7], model(tokens[:1, :7]).logits[0], rtol=1e-4, atol=1e-5)
+    assert_close(padded[1:], model(tokens[1:]).logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("pieces", [(1,) * 12, (5, 4, 1, 2), (2, 10)])
+def test_a_window_is_all_that_a_cache_keeps(tokens, pieces):
+    model, cache = lively(Transformer(small(**NARROW))), KeyValueCache()
+    logits = [model(piece, cache=cache).logits for piece in tokens.split(pieces, dim=1)]
+    assert_close(torch.cat(logits, dim=1), model(tokens).logits, rtol=1e-4, atol=1e-5)
+    assert cache.length == 12
+    assert cache.num_bytes() == 2 * 2 * 3 * 4 * 16 * 4  # k and v, L, B, window, d / 2, float32
 
 
 # --- rotary positions -----------------------------------------------------------------------
@@ -384,17 +458,23 @@ def test_parameters_by_formula():
     biases = L * (4 * d + 4 * d + d) + (2 * L + 1) * 2 * d
     gpt2 = Transformer(small(**GPT2))
     assert count_parameters(gpt2) == 2 * V * d + 12 * L * d * d + 16 * d + biases
+    shared = Transformer(small(num_heads=4, num_kv_heads=1))
+    assert count_parameters(shared) == 2 * V * d + (12 - 2 * 3 / 4) * L * d * d
 
 
 @pytest.mark.equation("eq-looped-flops")
-@pytest.mark.parametrize("mlp_ratio", [2, 4])
-def test_flops_equal_those_that_torch_counts(tokens, mlp_ratio):
-    config = small(mlp_ratio=mlp_ratio)
+@pytest.mark.parametrize("options", [{"mlp_ratio": 2}, {"mlp_ratio": 4}, {"num_kv_heads": 1}])
+def test_flops_equal_those_that_torch_counts(tokens, options):
+    config = small(**options)
     model = Transformer(config)
     counter = FlopCounterMode(display=False)
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
         model(tokens)
     assert counter.get_total_flops() == flops_per_token(config, length=12) * tokens.numel()
+
+
+def test_flops_of_a_window_are_those_of_a_text_of_its_width():
+    assert flops_per_token(small(window=4), length=12) == flops_per_token(small(), length=4)
 
 
 # --- cache and generation -------------------------------------------------------------------
@@ -473,6 +553,13 @@ def test_compiles_to_one_graph(tokens):
         ({"rope_base": 1.0}, "rope_base must be above 1, got 1.0"),
         ({"logit_cap": 0.0}, "logit_cap must be None or above 0, got 0.0"),
         ({"mlp_ratio": -1}, "mlp_ratio must be an integer >= 1, got -1"),
+        ({"num_kv_heads": 0}, "num_kv_heads must be an integer >= 1, got 0"),
+        (
+            {"num_heads": 4, "num_kv_heads": 3},
+            "num_kv_heads must be None or a divisor of num_heads",
+        ),
+        ({"window": 0}, "window must be an integer >= 1, got 0"),
+        ({"window": 4, "causal": False}, "window must be None for an encoder, got 4"),
     ],
 )
 def test_config_names_what_is_wrong(options, message):

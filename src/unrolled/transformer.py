@@ -60,6 +60,12 @@ class TransformerConfig:
         Number of tokens V; 256 reads bytes.
     num_layers, hidden_size, num_heads : int
         L, d and H. H must divide d; with rotary positions d / H must be even.
+    num_kv_heads : int or None
+        Grouped-query attention: so many heads of keys and values, a divisor of H, each of which
+        serves H / num_kv_heads heads of queries. None: as many as queries, H.
+    window : int or None
+        Sliding-window attention: a token sees so many tokens, itself and those right before it.
+        Decoders only. None: all that are before it.
     max_length : int
         Longest sequence, prompt and generated tokens together.
     causal : bool
@@ -108,6 +114,8 @@ class TransformerConfig:
     num_layers: int = 6
     hidden_size: int = 384
     num_heads: int = 3
+    num_kv_heads: int | None = None
+    window: int | None = None
     max_length: int = 1024
     causal: bool = True
     norm: str = "rms"
@@ -143,11 +151,28 @@ class TransformerConfig:
         _require(self.hidden_size % self.num_heads == 0, "num_heads", self.num_heads, divisor)
         even = self.position != "rope" or self.head_size % 2 == 0
         _require(even, "hidden_size / num_heads", self.head_size, "even for position='rope'")
+        self._check_attention()
+
+    def _check_attention(self) -> None:
+        if self.num_kv_heads is not None:
+            require_count(self.num_kv_heads, "num_kv_heads")
+            divisor = f"None or a divisor of num_heads = {self.num_heads}"
+            fits = self.num_heads % self.num_kv_heads == 0
+            _require(fits, "num_kv_heads", self.num_kv_heads, divisor)
+        if self.window is not None:
+            require_count(self.window, "window")
+            _require(self.causal, "window", self.window, "None for an encoder")
 
     @property
     def head_size(self) -> int:
         """Size of one attention head, d / H."""
         return self.hidden_size // self.num_heads
+
+    @property
+    def kv_size(self) -> int:
+        """Size of all keys of a token, and of all its values: d, or less if heads share them."""
+        heads = self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+        return heads * self.head_size
 
     @property
     def biases(self) -> bool:
@@ -270,7 +295,8 @@ class KeyValueCache:
         What is kept of a looped model; a plain Transformer has one loop, and both are the same.
 
         "all": every loop of every layer. With it, generation equals a full pass over the whole
-        sequence. It holds 2 K L N d numbers a sequence.
+        sequence. It holds 2 K L N d numbers a sequence; with grouped queries fewer by the share of
+        the heads, and with a window at most as many tokens.
 
         "last": the last loop of every layer, 2 L N d numbers whatever K is. This is what the
         public implementation of the Fully Looped Transformer does. It is *not* a full pass: in the
@@ -324,8 +350,13 @@ class CacheSlot(NamedTuple):
         """How many tokens were read before this pass."""
         return self.cache.length
 
-    def extend(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Add new keys and values (B, H, n, D); return all that may be attended to."""
+    def extend(
+        self, key: Tensor, value: Tensor, window: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Add new keys and values (B, H, n, D); return all that may be attended to.
+
+        With a window, only so many are kept for the next call: what comes later sees no others.
+        """
         if self.index is None:
             return key, value
         entries = self.cache._entries
@@ -333,7 +364,8 @@ class CacheSlot(NamedTuple):
             old_key, old_value = entries[self.index]
             key = torch.cat((old_key, key), dim=2)  # (B, H, N + new, D)
             value = torch.cat((old_value, value), dim=2)
-        entries[self.index] = (key, value)
+        kept = slice(None) if window is None else slice(-window, None)
+        entries[self.index] = (key[:, :, kept], value[:, :, kept])
         return key, value
 
 
@@ -344,13 +376,18 @@ class Attention(nn.Module):
               \frac{(W_Q q)(W_K k)^\top}{\sqrt{D}}\right) W_V v
 
     per head, with D = d / H; queries and keys are first turned by `RotaryPositions` and, with
-    ``qk_norm``, RMS-normalised.
+    ``qk_norm``, RMS-normalised. With ``num_kv_heads`` several heads of queries share one of keys
+    and values; with ``window`` a query sees the last so many keys only.
 
     Parameters
     ----------
     config : TransformerConfig
     rotary : RotaryPositions, optional
         Shared by the blocks of a model; made here when it is not given.
+
+    Notes
+    -----
+    J. Ainslie et al. (2023), "GQA", EMNLP; A. Jiang et al. (2023), "Mistral 7B", arXiv 2310.06825.
     """
 
     def __init__(self, config: TransformerConfig, rotary: RotaryPositions | None = None) -> None:
@@ -358,8 +395,8 @@ class Attention(nn.Module):
         d, bias = config.hidden_size, config.biases
         self.config = config
         self.query = nn.Linear(d, d, bias=bias)
-        self.key = nn.Linear(d, d, bias=bias)
-        self.value = nn.Linear(d, d, bias=bias)
+        self.key = nn.Linear(d, config.kv_size, bias=bias)
+        self.value = nn.Linear(d, config.kv_size, bias=bias)
         self.output = nn.Linear(d, d, bias=bias)
         self.rotary = _make_rotary(config) if rotary is None else rotary
 
@@ -379,7 +416,7 @@ class Attention(nn.Module):
             (B, N, d); ``context`` gives the keys and the values.
         mask : Tensor, optional
             Boolean, True where a query may look, broadcast to (B, H, N, M). By default all keys,
-            or with ``causal`` those that are not after the query.
+            or with ``causal`` those that are not after the query, and not before its window.
         cache : CacheSlot, optional
 
         Returns
@@ -392,32 +429,39 @@ class Attention(nn.Module):
         k = self._place(self._split(self.key(context)), offset).transpose(1, 2)
         v = self._split(self.value(context)).transpose(1, 2)
         if cache is not None:
-            k, v = cache.extend(k, v)  # (B, H, M, D)
+            k, v = cache.extend(k, v, self.config.window)  # (B, H, M, D)
         y = self._attend(q, k, v, mask)
         return self.output(y.transpose(1, 2).flatten(2))  # (B, N, d)
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.config.num_heads, -1))  # (B, N, H, D)
+        return x.unflatten(-1, (-1, self.config.head_size))  # (B, N, H, D)
 
     def _place(self, x: Tensor, offset: int) -> Tensor:
         x = x if self.rotary is None else self.rotary(x, offset)
         return F.rms_norm(x, x.shape[-1:]) if self.config.qk_norm else x
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        num_queries, num_keys = q.shape[2], k.shape[2]
+        num_queries, num_keys, window = q.shape[2], k.shape[2], self.config.window
         causal = self.config.causal and mask is None
-        if causal and 1 < num_queries < num_keys:
-            mask = _causal_mask(num_queries, num_keys, q.device)
+        narrow = window is not None and window < num_keys
+        if causal and (narrow or 1 < num_queries < num_keys):
+            mask = _causal_mask(num_queries, num_keys, q.device, window)
         # torch's is_causal aligns the first query with the first key: right only for as many keys.
+        whole = causal and mask is None and num_queries == num_keys
+        shared = k.shape[1] < q.shape[1]
         return F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=causal and num_queries == num_keys
+            q, k, v, attn_mask=mask, is_causal=whole, enable_gqa=shared
         )
 
 
-def _causal_mask(num_queries: int, num_keys: int, device: torch.device) -> Tensor:
+def _causal_mask(
+    num_queries: int, num_keys: int, device: torch.device, window: int | None = None
+) -> Tensor:
     # The last query sees every key, the one before it all but the last, and so on.
     mask = torch.ones(num_queries, num_keys, dtype=torch.bool, device=device)
-    return mask.tril(num_keys - num_queries)
+    last = num_keys - num_queries
+    seen = mask.tril(last)
+    return seen if window is None else seen.triu(last - window + 1)
 
 
 class MLP(nn.Module):
@@ -694,7 +738,9 @@ class Transformer(nn.Module):
         fits = attention_mask.shape == tokens.shape
         _require(fits, "attention_mask", shape, f"of the shape of tokens, {tuple(tokens.shape)}")
         mask = attention_mask.bool()[:, None, None, :]  # (B, 1, 1, N)
-        return mask & _causal_mask(n, n, mask.device) if self.config.causal else mask
+        if not self.config.causal:
+            return mask
+        return mask & _causal_mask(n, n, mask.device, self.config.window)
 
 
 def _length(cache: KeyValueCache | None) -> int:
@@ -730,7 +776,8 @@ def flops_per_token(
 
     with r = ``mlp_ratio``: a multiplication and an addition for each weight, and twice N d of them
     in the attention of each token to N keys. A causal kernel may skip half of the attention part;
-    it is counted in full. Norms and activations are not counted. A training step costs three times
+    it is counted in full, with a window to its width. Where heads share keys and values, 4 becomes
+    2 + 2 ``kv_size`` / d. Norms and activations are not counted. A training step costs three times
     as much, four times with ``checkpoint_loops``.
 
     Parameters
@@ -758,8 +805,9 @@ def flops_per_token(
     require_count(num_loops, "num_loops")
     d, n = config.hidden_size, config.max_length if length is None else length
     require_count(n, "length")
-    # 2 (4 + 2r) d² + 4 N d
-    block = 2 * (4 + 2 * config.mlp_ratio) * d * d + 4 * n * d
+    keys = n if config.window is None else min(n, config.window)
+    # 2 (4 + 2r) d² + 4 N d, where keys and values are as wide as queries
+    block = 2 * ((2 + 2 * config.mlp_ratio) * d + 2 * config.kv_size) * d + 4 * keys * d
     return num_loops * config.num_layers * block + 2 * d * config.vocab_size
 
 
