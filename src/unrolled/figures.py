@@ -77,8 +77,9 @@ STYLES: dict[str, Style] = {
     "plain": Style("plain Transformer", "#000000", "P", (0, (8, 2))),
 }
 
-#: The look of each way to train, in the part on descent: ERM in black, the
-#: constrained in colours of their own. A method never shares a plot with a variant.
+#: The look of each way to train. In the part on descent ERM is black and the constrained have
+#: colours of their own; among optimizers AdamW is black. A method never shares a plot with a
+#: variant, nor with an optimizer.
 METHODS: dict[str, Style] = {
     "erm": Style("ERM", "#000000", "o", "-"),
     "early": Style("ERM, stopped early", "#56B4E9", "v", ":"),
@@ -91,6 +92,9 @@ METHODS: dict[str, Style] = {
     "cumulative": Style("constrained, cumulative", "#009E73", ">", (0, (4, 4))),
     "anchored": Style("constrained, anchored", "#000090", "h", (0, (6, 1, 1, 1))),
     "ratio": Style("constrained, ratio", "#900060", "*", (0, (2, 1))),
+    "adamw": Style("AdamW", "#000000", "o", "-"),
+    "ham": Style("HAM", "#E69F00", "s", "--"),
+    "horst": Style("HORST", "#0072B2", "D", "-."),
 }
 
 #: What the axes say for a column of the rows, with the unit.
@@ -107,6 +111,7 @@ AXIS_LABELS: dict[str, str] = {
     "num_loops": "number of loops $K$",
     "residual_norm": "mean token norm of the state",
     "seconds": "time (s)",
+    "sparsity": "sparsity $s$",
     "step": "training step",
     "train_loss": "training loss (nats per token)",
     "trained_loops": "loops in training $K$",
