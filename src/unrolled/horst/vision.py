@@ -231,15 +231,15 @@ def trained(
         moments=settings.moments,
     )
     images = images_of(settings.data, settings.test_images)
-    dense: dict[str, Any] = {}
     last = next(s for s in range(settings.steps, 0, -1) if not schedule.is_sparse(s - 1))
 
     def on_step(step: StepReport) -> dict[str, Any]:
         done = step.step + 1
         report(done, step.steps)
         found = looked_at(model, done, step.steps)
-        if done == last:
-            dense.update(dense_columns(model, images))
+        if done == last:  # among the curves, so that a run that goes on still has it
+            columns = dense_columns(model, images)
+            found |= {f"dense network: {name}": value for name, value in columns.items()}
         if case["sparsity"] and done < step.steps:
             acdc.before(done)
         return found
@@ -253,6 +253,8 @@ def trained(
         on_step=on_step,
         stateful={"acdc": acdc},
     )
+    names = [name for name in run.diagnostics if name.startswith("dense network: ")]
+    dense = {name.removeprefix("dense network: "): run.diagnostics[name][0] for name in names}
     return model.eval(), run, dense
 
 
