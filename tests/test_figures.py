@@ -79,7 +79,14 @@ def seen_colour(colour: str, sight: np.ndarray) -> np.ndarray:
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
-@pytest.mark.parametrize("looks", [figures.STYLES, figures.METHODS], ids=["variants", "methods"])
+LOOKS = {
+    "variants": figures.STYLES,
+    "methods": figures.METHODS,
+    "optimizers": figures.OPTIMIZERS,
+}
+
+
+@pytest.mark.parametrize("looks", LOOKS.values(), ids=LOOKS)
 @pytest.mark.parametrize("sight", SIGHT)
 def test_colours_stay_apart_for_every_eye(sight, looks):
     seen = {name: seen_colour(s.colour, SIGHT[sight]) for name, s in looks.items()}
@@ -97,7 +104,7 @@ def test_the_distance_would_notice_a_confusing_pair():
     assert apart[0] > 30 > 15 > apart[1]
 
 
-@pytest.mark.parametrize("looks", [figures.STYLES, figures.METHODS], ids=["variants", "methods"])
+@pytest.mark.parametrize("looks", LOOKS.values(), ids=LOOKS)
 def test_variants_stay_apart_without_colour(looks):
     looks = list(looks.values())
     for field in ("marker", "dash", "label"):
@@ -113,9 +120,12 @@ def test_labels_are_those_of_the_looped_model():
 
 def test_methods_have_their_look_and_order_in_every_plot(ax):
     from unrolled.descent import text, video
+    from unrolled.horst.compositions import COMPOSITIONS, OPTIMIZERS
 
     assert {*text.METHODS, *video.METHODS} <= set(figures.METHODS)
-    assert not set(figures.METHODS) & set(figures.STYLES)
+    assert set(figures.OPTIMIZERS) == {*OPTIMIZERS, *COMPOSITIONS}
+    looks = [name for looks in LOOKS.values() for name in looks]
+    assert len(set(looks)) == len(looks)
     data = [{"method": m, "seed": 0, "loss_curve": [2.0, 1.0]} for m in ("proxy", "deep", "erm")]
     figures.curves(ax, data, "loss_curve", by="method")
     found = [(line.get_label(), line.get_color()) for line in ax.lines]

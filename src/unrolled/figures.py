@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AXIS_LABELS",
     "METHODS",
+    "OPTIMIZERS",
     "STYLES",
     "Style",
     "axis_label",
@@ -77,9 +78,8 @@ STYLES: dict[str, Style] = {
     "plain": Style("plain Transformer", "#000000", "P", (0, (8, 2))),
 }
 
-#: The look of each way to train. In the part on descent ERM is black and the constrained have
-#: colours of their own; among optimizers AdamW is black. A method never shares a plot with a
-#: variant, nor with an optimizer.
+#: The look of each way to train, in the part on descent: ERM in black, the
+#: constrained in colours of their own. A method never shares a plot with a variant.
 METHODS: dict[str, Style] = {
     "erm": Style("ERM", "#000000", "o", "-"),
     "early": Style("ERM, stopped early", "#56B4E9", "v", ":"),
@@ -92,9 +92,17 @@ METHODS: dict[str, Style] = {
     "cumulative": Style("constrained, cumulative", "#009E73", ">", (0, (4, 4))),
     "anchored": Style("constrained, anchored", "#000090", "h", (0, (6, 1, 1, 1))),
     "ratio": Style("constrained, ratio", "#900060", "*", (0, (2, 1))),
+}
+
+#: The look of each optimizer and of each composition that is compared with them.
+OPTIMIZERS: dict[str, Style] = {
     "adamw": Style("AdamW", "#000000", "o", "-"),
     "ham": Style("HAM", "#E69F00", "s", "--"),
     "horst": Style("HORST", "#0072B2", "D", "-."),
+    "mirror": Style("mirror alone", "#56B4E9", "v", ":"),
+    "sgd": Style("mirror on SGD", "#009E73", "^", (0, (5, 1, 1, 1, 1, 1))),
+    "sign": Style("mirror on sign", "#D55E00", "P", (0, (4, 4))),
+    "mirror_first": Style("mirror first", "#CC79A7", "X", (0, (8, 2))),
 }
 
 #: What the axes say for a column of the rows, with the unit.
@@ -184,14 +192,14 @@ def style_of(variant: str) -> Style:
     """
     look = _fixed_look(variant)
     if look is None:
-        allowed = ", ".join([*STYLES, *METHODS])
+        allowed = ", ".join([*STYLES, *METHODS, *OPTIMIZERS])
         raise ValueError(f"variant {variant!r} has no style; allowed: {allowed}")
     return look
 
 
 def _fixed_look(value: Any) -> Style | None:
     """Return the look that a value has in every figure, if it has one."""
-    return (STYLES | METHODS).get(value) if isinstance(value, str) else None
+    return (STYLES | METHODS | OPTIMIZERS).get(value) if isinstance(value, str) else None
 
 
 def colour_of(variant: str) -> str:
@@ -229,7 +237,7 @@ def _groups(rows: Iterable[Row], by: str) -> dict[Any, list[Row]]:
 
 
 def _order(value: Any) -> tuple:
-    names = [*STYLES, *METHODS]
+    names = [*STYLES, *METHODS, *OPTIMIZERS]
     known = _fixed_look(value) is not None
     return (0, names.index(value), "") if known else (1, _as_number(value), str(value))
 
