@@ -159,6 +159,7 @@ def test_claims_ask_for_the_sparsity_that_they_name():
     assert len(comparison_table("horst.language", EXPERIMENT.claims, rows=[])) == 12
 
 
+@pytest.mark.equation("eq-horst-three-factors")
 def test_the_removed_energy_is_what_goes_over_all_there_is():
     weights = {"a": torch.tensor([[4.0, -1.0], [2.0, -2.0]]), "b": torch.tensor([0.0, 3.0])}
     assert language.removed_energy(weights, 0.5) == pytest.approx((1 + 4 + 0) / (25 + 9))
@@ -166,6 +167,7 @@ def test_the_removed_energy_is_what_goes_over_all_there_is():
     assert language.removed_energy(weights, 1.0) == 1
 
 
+@pytest.mark.equation("eq-horst-pruning-loss")
 def test_the_line_leads_from_the_dense_model_to_the_pruned_one():
     model = build_model(SMOKE.config)
     before = [weight.clone() for weight in model.parameters()]
