@@ -19,49 +19,21 @@ import teaching
 from answers import BEGIN, END, TODO, marked_lines, stub_of, wanted, with_marks, without_marks
 from colab_copy import write_text
 from editions import Options, edition_of, read_exercises
+from exercise_cells import ROOT, each_exercise, each_source, names_after, verdict
 from house_rules import KINDS
 from index import BookError, build_index, read_notebook, tags_of
 from jupytext import reads, writes
 from myst import blocks, split_inline
-from parameters import code_cells, declared, parse
-from toc import docname_of, notebook_sources, read_toc
+from parameters import code_cells, declared
 
 import notebooks
 from unrolled import checks
 
-ROOT = Path(__file__).parents[2]
-PAGES = {entry.docname for entry in read_toc(ROOT).walk()}
-SOURCES = [source for source in notebook_sources(ROOT) if docname_of(source, ROOT) in PAGES]
-NAMES = [docname_of(source, ROOT).removeprefix("notebooks/") for source in SOURCES]
-EXERCISES = [
-    pytest.param(source, exercise, id=exercise.label)
-    for source in SOURCES
-    for exercise in read_exercises(read_notebook(source)).values()
-]
-each_exercise = pytest.mark.parametrize(("source", "exercise"), EXERCISES)
-each_source = pytest.mark.parametrize("source", SOURCES, ids=NAMES)
 index = cache(lambda: build_index(ROOT))
 
 
 def without_todo(stub: str) -> str:
     return "\n".join(line for line in stub.split("\n") if TODO not in line).strip("\n")
-
-
-@cache
-def imports(source: Path) -> dict:
-    """Return what a chapter imports: all that its solutions need."""
-    names: dict = {}
-    for cell in code_cells(read_notebook(source)):
-        for statement in parse(cell.source).body:
-            if isinstance(statement, (ast.Import, ast.ImportFrom)):
-                exec(compile(ast.Module([statement], []), source.name, "exec"), names)
-    return names
-
-
-def verdict(source: Path, answer: str, check: str) -> checks.CheckResult:
-    names = dict(imports(source))
-    exec(answer, names)
-    return eval(check, names)
 
 
 # --- Every exercise of the book -------------------------------------------------------------
@@ -93,14 +65,14 @@ def signatures(code: str) -> dict[str, str]:
 
 @each_exercise
 def test_stub_fails_with_a_helpful_sentence(source: Path, exercise: editions.Exercise):
-    result = verdict(source, exercise.answer("student"), exercise.check)
+    result = verdict(exercise, names_after(source, exercise.answer("student")))
     assert result.passed is False
     assert "there is no answer yet" in result.message
 
 
 @each_exercise
 def test_instructors_cell_passes(source: Path, exercise: editions.Exercise):
-    result = verdict(source, exercise.answer("instructor"), exercise.check)
+    result = verdict(exercise, names_after(source, exercise.answer("instructor")))
     assert result.passed is True, result
 
 

@@ -137,7 +137,8 @@ def descent_attention(function: Callable[[Tensor, Tensor], Tensor]) -> str:
     )
     generator = torch.Generator().manual_seed(12)
     draw = lambda *size: torch.randn(*size, generator=generator)  # noqa: E731
-    compare(function, [(draw(2, 4, 3), draw(2, 3) / 2)], attention_weights, mistakes)
+    cases = [(draw(2, 4, 3), draw(2, 3) / 2), (draw(3, 5, 2), draw(4, 2) / 2)]
+    compare(function, cases, attention_weights, mistakes)
     return "The slopes of the energy in the squared distances."
 
 
@@ -172,7 +173,8 @@ def descent_pull(function: Callable[[Tensor, Tensor], Tensor]) -> str:
     )
     generator = torch.Generator().manual_seed(13)
     draw = lambda *size: torch.randn(*size, generator=generator)  # noqa: E731
-    compare(function, [(draw(5, 5).softmax(-1), draw(5, 3))], _pull, mistakes)
+    cases = [(draw(T, T).softmax(-1), draw(T, N)) for T, N in ((5, 3), (4, 6))]
+    compare(function, cases, _pull, mistakes)
     return "A graph Laplacian, applied to the frames."
 
 
@@ -198,6 +200,7 @@ def descent_rises(function: Callable[[Tensor], Tensor]) -> str:
         Mistake(lambda E: (E[:, 1] < E[:, 0]).float().mean(-1), "that is the share that falls."),
         Mistake(lambda E: (E[:, 1] > E[:, 0]).float().sum(-1), "that is a count: divide it by B."),
     )
-    energies = torch.randn(4, 2, 9, generator=torch.Generator().manual_seed(14))
-    compare(function, [(energies,)], lambda E: (E[:, 1] > E[:, 0]).float().mean(-1), mistakes)
+    generator = torch.Generator().manual_seed(14)
+    cases = [(torch.randn(L, 2, B, generator=generator),) for L, B in ((4, 9), (3, 16))]
+    compare(function, cases, lambda E: (E[:, 1] > E[:, 0]).float().mean(-1), mistakes)
     return "Descent on average is not descent for everyone."
