@@ -106,7 +106,7 @@ scales = {PRESET: live} | ({"laptop": laptop} if (laptop := committed("horst.lan
 # %% [markdown]
 # **Predict before you look:** which curve starts lower, which rises later, and do they cross?
 
-# %% mystnb={"figure": {"name": "fig-horst-pruned", "caption": "Validation perplexity after one-shot layerwise magnitude pruning, against the share of weights that was pruned. (A token is a byte here.) Left: the live run, one seed. Right, once there are rows: laptop scale, mean over seeds and 95 % confidence interval. Logarithmic axis."}, "image": {"alt": "Perplexity against sparsity for each optimizer: flat at first, rising steeply towards 95 percent"}}
+# %% mystnb={"figure": {"name": "fig-horst-pruned", "caption": "Validation perplexity after one-shot layerwise magnitude pruning, against the share of weights that was pruned. (A token is a byte here.) Left: the live run, one seed. Right: laptop scale, mean over seeds and 95 % confidence interval. Logarithmic axis."}, "image": {"alt": "Perplexity against sparsity for each optimizer: flat at first, rising steeply towards 95 percent"}}
 _, axes = plt.subplots(1, len(scales), figsize=(3 + 3.9 * len(scales), 3.6), squeeze=False)
 for ax, (scale, rows) in zip(axes[0], scales.items(), strict=True):
     points = [row for s in rows[0]["sparsities"] for row in language.at_sparsity(rows, s)]
@@ -117,7 +117,9 @@ for ax, (scale, rows) in zip(axes[0], scales.items(), strict=True):
 plt.show()
 
 # %% [markdown]
-# A live run is one seed and a short training: read it as a picture of the question. All curves are nearly flat up to some sparsity, and that alone is worth an explanation.
+# A live run is one seed and a short training: read it as a picture of the question. At laptop scale HORST's loss differs from AdamW's by {result}`horst_language | difference_ci loss_by_sparsity[0] | preset=laptop optimizer=horst~adamw | .3f` nats per byte when dense and by
+# {result}`horst_language | difference_ci loss_by_sparsity[5] | preset=laptop optimizer=horst~adamw | .3f` at 80 %; HAM's by {result}`horst_language | difference_ci loss_by_sparsity[0] | preset=laptop optimizer=ham~adamw | .3f` and {result}`horst_language | difference_ci loss_by_sparsity[5] | preset=laptop optimizer=ham~adamw | .3f`. So part of the lead of
+# HORST is there before anything is pruned, and most of it is not. All curves are nearly flat up to some sparsity, and that alone is worth an explanation.
 #
 # ## The same budget for everyone
 #
