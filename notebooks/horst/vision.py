@@ -809,6 +809,40 @@ checks.horst_worst_weights(worst)
 # :::
 
 # %% [markdown]
+# ## Check yourself
+#
+# Answer each question in a sentence or two before you unfold its answer.
+#
+# **1.** Two networks have the norm ratios 0.8 and 0.4. What do you know about pruning each to a tenth?
+#
+# :::{dropdown} Answer
+# The first must lose something, by the lower bound of {eq}`eq-horst-ratio-bounds`; the upper bound promises nothing. For the second the upper bound is below one, so it keeps a part of its norm. Neither says what the loss does.
+# :::
+#
+# **2.** A network was trained with masks of 90 % and has the ratio 0.3. Is this the work of its optimizer?
+#
+# :::{dropdown} Answer
+# Not necessarily. With a tenth of the weights left the ratio is at most $\sqrt{0.1} \approx 0.32$, whatever the optimizer does. Compare trainings without masks.
+# :::
+#
+# **3.** Why does AC/DC have dense phases at all?
+#
+# :::{dropdown} Answer
+# A weight at zero comes back only if it grows past the threshold, and a step is about one learning rate long. If the masks were drawn anew after each step, as {eq}`eq-horst-hard-threshold` has it, the first mask would be the last.
+# :::
+#
+# **4.** After a sparse phase the moments of the returning weights are set to zero, but the count of steps goes on. What happens?
+#
+# :::{dropdown} Answer
+# The first steps are several learning rates long ({eq}`eq-horst-first-steps`): the first moment recovers in some ten steps, the second in a thousand, and no bias correction makes up for the difference.
+# :::
+#
+# **5.** Which two pruned networks may you compare to say that HORST is better than AdamW?
+#
+# :::{dropdown} Answer
+# Two with the same seed, data, steps, schedule and share of zeros, each with the values of a search with as many trials. And both are shown beside their dense accuracy, since a gain when sparse may be paid for there.
+# :::
+#
 # ## Where this came from
 
 # %% tags=["hide-input"]
