@@ -211,8 +211,8 @@ for (name, model), dash in zip(models.items(), ("-", "--", "-."), strict=False):
     losses = torch.tensor(language.loss_along(model, 0.8, t.tolist(), few))
     (line,) = ax.plot(t, losses - start, dash, label=name)
     ax.plot(t, slope * t + curvature * t**2 / 2, dash, color=line.get_color(), linewidth=0.8)
-ax.set(xlabel="$t$", ylabel="change of the loss (nats per byte)")
-ax.legend(), plt.show()
+ax.set(xlabel="$t$", ylabel="change of the loss (nats per byte)"), ax.legend()
+plt.show()
 
 # %% [markdown]
 # And the factors of {eq}`eq-horst-three-factors` at several sparsities:
@@ -298,7 +298,8 @@ for (name, model), dash in zip(models.items(), ("-", "--", "-."), strict=False):
     right.fill_between(s, floor, ceiling, color=line.get_color(), alpha=0.15, linewidth=0)
 left.set(yscale="log", xlabel=r"$\theta$ (standard deviations)", ylabel="share of the weights")
 right.set(xlabel="sparsity $s$", ylabel=r"removed energy $\mathcal{E}(s)$")
-left.legend(loc="lower center"), right.legend(loc="upper left"), plt.show()
+left.legend(loc="lower center"), right.legend(loc="upper left")
+plt.show()
 
 # %% [markdown]
 # ## What noise alone does
@@ -381,8 +382,8 @@ for name, marker in zip(models, "osD", strict=False):
     ratios = [norm_ratio(w) for w in prunable_weights(models[name]).values()]
     at = spread(settings.horst, settings.steps)[0] if name == "horst" else 0.0
     ax.plot([at] * len(ratios), ratios, marker, linestyle="none", fillstyle="none", label=name)
-ax.set(xlabel=r"spread $\sigma$", ylabel="norm ratio $R$", ylim=(0, 1))
-ax.legend(), plt.show()
+ax.set(xlabel=r"spread $\sigma$", ylabel="norm ratio $R$", ylim=(0, 1)), ax.legend()
+plt.show()
 
 # %% [markdown]
 # Where dots lie near the line, noise explains their sharpness, and no preference of the loss is needed. Where they lie above it the loss has held its weights back from the walk; where they lie below, it has added to the concentration. Either way the lesson stands: *a histogram that is sharp at zero does not show that a sparse solution was found*. It shows that the steps were

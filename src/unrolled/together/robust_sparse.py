@@ -64,7 +64,7 @@ class RobustSparseSettings:
         Data, training, constraint and noise levels, as in `unrolled.descent.text`; all test texts
         are read with noise, and its methods and learning rates are not used.
     methods
-        "erm", "deep", or a form of `unrolled.descent.constraints.FORMS`.
+        "erm", "deep", or a form of ``unrolled.descent.constraints.FORMS``.
     optimizers
         Names of `unrolled.horst.compositions.OPTIMIZERS`.
     sparsities
