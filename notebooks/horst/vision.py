@@ -842,7 +842,8 @@ checks.horst_worst_weights(worst)
 # :::{dropdown} Answer
 # Two with the same seed, data, steps, schedule and share of zeros, each with the values of a search with as many trials. And both are shown beside their dense accuracy, since a gain when sparse may be paid for there.
 # :::
-#
+
+# %% [markdown]
 # ## Where this came from
 
 # %% tags=["hide-input"]

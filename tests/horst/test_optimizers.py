@@ -6,6 +6,7 @@ import pickle
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.state import GradientState
 from torch import nn
 
 from unrolled.checkpoint import Checkpoint, load_latest_checkpoint, save_checkpoint
@@ -212,6 +213,7 @@ def test_a_scaler_skips_the_step_when_a_gradient_overflows(build):
 
 
 def test_accelerate_takes_it_and_accumulates(build):
+    GradientState._reset_state()  # another test may have left its own number of steps
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
     torch.manual_seed(0)
     model = nn.Linear(3, 2).double()

@@ -10,7 +10,7 @@ def need(name: str, purpose: str) -> ModuleType:
         return import_module(name)
     except ModuleNotFoundError as error:
         library = name.partition(".")[0]
-        if error.name != library:  # it is there, but a library that it needs is not
+        if error.name not in (name, library):  # it is there, but a library that it needs is not
             raise
         raise ModuleNotFoundError(
             f"{purpose} needs the library {library}, which is not installed. "
