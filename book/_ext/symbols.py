@@ -191,7 +191,12 @@ def link_symbols(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     address = app.builder.get_relative_uri(docname, PAGE)
     for formula, symbol in first_uses(doctree, known):
         link = nodes.reference(
-            "", "", refuri=f"{address}#{symbol.anchor}", reftitle=symbol.hint, classes=["un-symbol"]
+            "",
+            "",
+            internal=True,
+            refuri=f"{address}#{symbol.anchor}",
+            reftitle=symbol.hint,
+            classes=["un-symbol"],
         )
         formula.replace_self(link)
         link += formula
