@@ -3,12 +3,15 @@ r"""Sparse search: rate, decay, alpha and beta on looped blocks, as many trials 
 The values that `unrolled.horst.search` finds on a GPT do not carry over. The blocks of the looped
 models normalise queries and keys, so the loss does not change with the size of their matrices, and
 nothing holds a multiplicative step back: with the alpha of the GPT (100) the largest weights pass a
-thousand in a few hundred steps. So the same search is made here: the points of
-`unrolled.horst.search.points`, each a run of `unrolled.together.sparse_loops` at K = 1, where the
-looped model and the plain one are the same and neither is favoured, at one sparsity.
+thousand in a few hundred steps. And a first search with the ranges of the GPT chose rates at their
+upper end. So `MOVED` moves the ranges: all rates up by one factor, and HORST's alpha down by the
+same, so that the product of both, which decides how far a large weight moves in a step, keeps its
+range.
 
-The seeds are apart from those of the evidence. The rule takes the point with the lowest validation
-loss of the sparse model.
+Each trial is a run of `unrolled.together.sparse_loops` at K = 1, where the looped model and the
+plain one are the same and neither is favoured, at one sparsity and with fewer steps than the
+evidence. The seeds are apart from those of the evidence. The rule takes the point with the lowest
+validation loss of the sparse model.
 """
 
 from __future__ import annotations
@@ -25,9 +28,16 @@ from unrolled.together import sparse_loops
 from unrolled.together.sparse_loops import SparseLoopSettings
 from unrolled.training import NonFiniteError
 
-__all__ = ["EXPERIMENT", "SparseSearchSettings", "best_values"]
+__all__ = ["EXPERIMENT", "MOVED", "SparseSearchSettings", "best_values", "moved_points"]
 
 VALUES = ("rate", "weight_decay", "alpha", "beta")
+
+MOVED = {
+    "adamw": {"rate": 4.0},
+    "ham": {"rate": 4.0},
+    "horst": {"rate": 4.0, "alpha": 0.25},
+}
+"""By which factor each range of `unrolled.horst.search.SPACES` is moved."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,7 @@ class SparseSearchSettings:
 
     loops: SparseLoopSettings = field(
         default_factory=lambda: SparseLoopSettings(
+            steps=200,
             # where the search began; each trial puts its point in the place of one of them
             adamw=Tuned(3e-3, 0.1),
             ham=Tuned(3e-3, 0.1, 200.0, 1e-3),
@@ -61,11 +72,26 @@ class SparseSearchSettings:
 
 def cases(settings: SparseSearchSettings) -> list[Case]:
     """Return every optimizer at each of its points."""
-    found = {name: points(name, settings.trials) for name in settings.optimizers}
+    found = {name: moved_points(name, settings.trials) for name in settings.optimizers}
     return [
         {"optimizer": name, **found[name][trial]}
         for trial in range(settings.trials)
         for name in settings.optimizers
+    ]
+
+
+def moved_points(name: str, trials: int) -> list[dict[str, float]]:
+    """Return the points of `unrolled.horst.search.points` in the moved ranges, to three digits.
+
+    Examples
+    --------
+    >>> points("horst", 1)[0]["rate"], moved_points("horst", 1)[0]["rate"]
+    (0.00126, 0.00504)
+    """
+    factors = MOVED[name]
+    return [
+        {key: float(f"{factors.get(key, 1.0) * value:.3g}") for key, value in point.items()}
+        for point in points(name, trials)
     ]
 
 
