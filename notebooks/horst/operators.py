@@ -181,7 +181,7 @@ assert_close(after(M, S)(theta, g)[0], op.compose(M, S)(theta, g, None)[0])
 # :::
 #
 # $p = 2$ is the normalised gradient, $p = \infty$ is *sign descent*, and $p = 1$ is *coordinate descent*: it moves one weight. Two properties hold for all: $S_p(cu) = S_p(u)$ for every $c > 0$, so the size of the
-# gradient is not seen; and the step is *bounded*, $\lVert \eta S_p(u) \rVert_p \le \eta$. {cite:t}`bernstein2024norm` read Adam, Shampoo and Prodigy in this way: without their moving averages, each is steepest descent in a norm of its own.
+# gradient is not seen; and the step is *bounded*, $\lVert \eta S_p(u) \rVert_p \le \eta$. {cite:t}`bernstein2024norm` read Adam, Shampoo and Prodigy in this way: without their moving averages, each is steepest descent in some norm. For Shampoo it is the spectral norm; Adam and Prodigy both become sign descent.
 
 # %%
 p, size = 4.0, g.abs()

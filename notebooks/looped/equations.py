@@ -266,7 +266,7 @@ assert_close(my_block(block, x, query=h), block(x, query=h), rtol=1e-4, atol=1e-
 
 # %% [markdown]
 # Code: {py:class}`unrolled.transformer.Block`. One more detail sits behind the last loop: the
-# logits $u$ are capped softly, $15 \tanh(u / 15)$ (as in {cite:t}`gemma2024`).
+# logits $u$ are capped softly, $15 \tanh(u / 15)$ (as in {cite:t}`gemma2024`, who cap at 30).
 #
 # ## Five ways to let the past in
 #
