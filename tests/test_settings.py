@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unrolled.settings import as_dict, config_hash, parse_assignments, replace
+from unrolled.settings import added, as_dict, config_hash, parse_assignments, replace
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,24 @@ def test_the_hash_is_the_same_in_every_process():
     wanted = hashlib.sha256(text).hexdigest()[:12]
     assert config_hash(Inner(), {"variant": "flt", "num_loops": 12}) == wanted
     assert config_hash(pickle.loads(pickle.dumps(Toy())), {}) == config_hash(Toy(), {})
+
+
+def test_an_added_field_counts_only_away_from_its_default_also_when_nested():
+    @dataclass(frozen=True)
+    class Before:
+        steps: int = 1
+
+    @dataclass(frozen=True)
+    class After(Before):
+        warmup: int = added(0)
+
+    @dataclass(frozen=True)
+    class Outer:
+        inner: Before
+
+    assert config_hash(Outer(After()), {}) == config_hash(Outer(Before()), {})
+    assert config_hash(Outer(After(warmup=2)), {}) != config_hash(Outer(Before()), {})
+    assert as_dict(After()) == {"steps": 1, "warmup": 0}
 
 
 def test_settings_must_be_writable_as_json():

@@ -16,7 +16,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, Union
 
-__all__ = ["as_dict", "config_hash", "parse_assignments", "replace"]
+__all__ = ["added", "as_dict", "config_hash", "parse_assignments", "replace"]
 
 NOTHING = type(None)
 
@@ -191,6 +191,29 @@ def parse_assignments(texts: Iterable[str], option: str) -> dict[str, str]:
     return pairs
 
 
+def added(default: Any) -> Any:
+    """Return a field that came to a settings class when rows of the class existed already.
+
+    At its default it does not count in `config_hash`, so that these rows keep their name.
+
+    Parameters
+    ----------
+    default
+        With it the class must do what it did without the field.
+
+    Examples
+    --------
+    >>> from dataclasses import make_dataclass
+    >>> before = make_dataclass("Toy", [("steps", int, 3)])
+    >>> after = make_dataclass("Toy", [("steps", int, 3), ("warmup", int, added(0))])
+    >>> config_hash(before(), {}) == config_hash(after(), {})
+    True
+    >>> config_hash(before(), {}) == config_hash(after(warmup=1), {})
+    False
+    """
+    return dataclasses.field(default=default, metadata={"added": True})
+
+
 def as_dict(settings: Any) -> dict[str, Any]:
     """Return the settings as a plain, JSON-ready dictionary (tuples become lists).
 
@@ -215,5 +238,19 @@ def config_hash(settings: Any, case: Mapping[str, Any]) -> str:
     case
         What this unit of work varies, for example ``{"variant": "flt", "num_loops": 12}``.
     """
-    text = json.dumps({"settings": as_dict(settings), "case": dict(case)}, sort_keys=True)
+    described = _without_added(settings, as_dict(settings))
+    text = json.dumps({"settings": described, "case": dict(case)}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _without_added(settings: Any, described: dict[str, Any]) -> dict[str, Any]:
+    """Leave the fields out, also of nested settings, that were `added` and are at their default."""
+    kept = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if field.metadata.get("added") and value == field.default:
+            continue
+        inner = described[field.name]
+        nested = dataclasses.is_dataclass(value)
+        kept[field.name] = _without_added(value, inner) if nested else inner
+    return kept

@@ -85,7 +85,8 @@ def text() -> str:
 def test_every_table_of_the_book_says_where_its_letters_hold(text):
     chapters = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("notebooks/*/*.py")]
     for symbol in symbols.read_symbols(text):
-        assert symbol.pages and symbol.meaning, symbol
+        assert symbol.pages, symbol
+        assert symbol.meaning, symbol
         for page in symbol.pages:
             assert any(chapter.startswith(page) for chapter in chapters), (page, symbol)
 
