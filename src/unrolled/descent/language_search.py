@@ -3,9 +3,8 @@ r"""Search: rates and dual steps for `unrolled.descent.language`, on validation 
 Each unit trains one method at one point of its grid, as long as the experiment does, and looks at
 the validation texts alone, without noise. Every method gets the same number of trials: without
 constraints over the learning rate, with constraints over the rate, :math:`\alpha` and the dual
-step. The forms of the constraint then share one rate, at which their mean loss is lower. Rule and
-seeds are those of `unrolled.descent.search`, and
-its `unrolled.descent.search.best_trial` reads the rows.
+step. Each method then has the point with its lowest loss. Rule and seeds are those of
+`unrolled.descent.search`, and its `unrolled.descent.search.best_trial` reads the rows.
 """
 
 from __future__ import annotations
