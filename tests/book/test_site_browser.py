@@ -33,7 +33,6 @@ WIDE, NARROW = {"width": 1300, "height": 900}, {"width": 390, "height": 844}
 
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.xdist_group("browser"),
     pytest.mark.skipif(
         CHROMIUM is None,
         reason="the tests of the site in a browser need Chromium: install it (Debian: apt install "

@@ -11,8 +11,8 @@ from unrolled.data import images
 from unrolled.data.fetch import FetchError, fetch
 from unrolled.data.images import FASHION_MNIST, ImageBatches, LabelledImages, fashion_mnist
 
-# The first test that needs a file may have to fetch it; one worker does so for all of them.
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("images")]
+# The first test that needs a file may have to fetch it.
+pytestmark = pytest.mark.timeout(900)
 README = (Path(__file__).parents[2] / "data_scripts" / "README.md").read_text(encoding="utf-8")
 
 

@@ -19,8 +19,8 @@ from unrolled.data.pretrained import (
 )
 
 transformers = pytest.importorskip("transformers")
-# The first test that needs a file may have to fetch it; one worker does so for all of them.
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("pretrained")]
+# The first test that needs a file may have to fetch it.
+pytestmark = pytest.mark.timeout(900)
 README = (Path(__file__).parents[2] / "data_scripts" / "README.md").read_text(encoding="utf-8")
 
 

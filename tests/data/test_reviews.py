@@ -29,8 +29,8 @@ HASHES = {
     amazon_reviews: "8a590c2785854097da9ae803f2f3ab43fec4576e7e18b2f21ee7f5f09148270f",
     reviews_and_plots: "78c34b72931ea63541c5e52a95b8a21afe88cae73c6f6772e54c0c3c93a8de15",
 }
-# The first test that needs a file may have to fetch it; one worker does so for all of them.
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("reviews")]
+# The first test that needs a file may have to fetch it.
+pytestmark = pytest.mark.timeout(900)
 README = (Path(__file__).parents[2] / "data_scripts" / "README.md").read_text(encoding="utf-8")
 
 

@@ -8,7 +8,7 @@ import pytest
 from unrolled.data.fetch import FetchError
 from unrolled.data.social_iqa import SOCIAL_IQA, parse_question, social_iqa
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("social_iqa")]
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from unrolled.data.video import (
     surveillance_clip,
 )
 
-# The first test that needs a file may have to fetch it; one worker does so for all of them.
-pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("video")]
+# The first test that needs a file may have to fetch it.
+pytestmark = pytest.mark.timeout(900)
 README = (Path(__file__).parents[2] / "data_scripts" / "README.md").read_text(encoding="utf-8")
 FRAMES = torch.arange(20 * 16 * 24, dtype=torch.float32).view(20, 16, 24)
 
