@@ -484,7 +484,7 @@ print("test loss by layer:", *(f"{loss:.3f}" for loss in row["test_loss_by_layer
 #
 # ## One change at a time
 #
-# The reviews of the paper missed an ablation over $\alpha$ and the dual step. It is an experiment here, `descent.text_ablation`: the constrained run with mean readout, and one thing changed.
+# The reviews of the earlier version missed an ablation over $\alpha$ and the dual step. It is an experiment here, `descent.text_ablation`: the constrained run with mean readout, and one thing changed.
 
 # %% tags=["hide-input"]
 plan = text_ablation.cases(text_ablation.EXPERIMENT.settings("laptop"))
