@@ -181,6 +181,20 @@ def test_deep_supervision_has_a_rate_of_its_own():
         assert torch.equal(*sides) == same
 
 
+@pytest.mark.parametrize(
+    ("field", "methods"),
+    [
+        ("learning_rate", {"none", "erm"}),
+        ("deep_learning_rate", {"deep"}),
+        ("constrained_learning_rate", {"exact", "proxy", "cumulative"}),
+        ("cumulative_learning_rate", {"cumulative"}),
+    ],
+)
+def test_a_rate_reaches_its_methods_alone(field, methods):
+    changed = replace(SMOKE, **{field: 0.5})
+    assert {m for m in language.METHODS if language.rate_of(changed, m) == 0.5} == methods
+
+
 def test_the_cumulative_line_starts_from_a_uniform_guess():
     constraint = language.constraint_of(SMOKE, "cumulative")
     assert constraint.reference == pytest.approx(math.log(32))
