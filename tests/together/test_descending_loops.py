@@ -14,6 +14,8 @@ from unrolled.together.descending_loops import (
     BASELINES,
     CONSTRAINED,
     EXPERIMENT,
+    FLT,
+    LT,
     METHODS,
     build_constraint,
     loop_columns,
@@ -46,8 +48,10 @@ def rows():
 def test_every_method_has_as_many_trials():
     assert len({len(trials(LAPTOP, method)) for method in METHODS}) == 1
     cases = EXPERIMENT.cases(LAPTOP)
-    assert len(cases) == 2 * len(METHODS) * 2
     assert len({tuple(case.items()) for case in cases}) == len(cases)
+    methods = {name: {c["method"] for c in cases if c["variant"] == name} for name in (LT, FLT)}
+    assert methods == {LT: set(METHODS), FLT: set(LAPTOP.other_methods)}
+    assert len(cases) == 2 * (len(METHODS) + len(LAPTOP.other_methods))
 
 
 @pytest.mark.parametrize("method", BASELINES)
@@ -92,6 +96,7 @@ def test_effective_weights_are_the_gradient_of_the_lagrangian(method):
     torch.testing.assert_close(f.grad, expected)
 
 
+@pytest.mark.equation("eq-together-descending-loops")
 def test_the_constraints_are_those_of_the_docstring():
     f, uniform = torch.tensor([6.0, 4.0, 4.5]), math.log(256)
     slack = {m: build_constraint(SMOKE, case_of(m)).slacks(f).tolist() for m in CONSTRAINED}
@@ -136,7 +141,8 @@ def test_rows_hold_every_loop_and_the_whole_frontier(rows):
             assert len(line) == len(row["exit_thresholds"])
             assert (line[0], line[-1]) == (losses[0], losses[1])
             assert row[f"{split}_loops_by_threshold"] == sorted(row[f"{split}_loops_by_threshold"])
-        assert row["exit_gain_by_threshold"][0] == row["exit_gain_by_threshold"][-1] == 0
+        assert row["exit_gain_by_threshold"][0] == 0
+        assert row["exit_gain_by_threshold"][-1] == min(losses[:2]) - losses[1]
         assert len(row["state_norm_by_loop"]) == SMOKE.inference_loops
         assert ("multiplier_by_loop" in row) == (row["method"] in CONSTRAINED)
 
@@ -144,12 +150,12 @@ def test_rows_hold_every_loop_and_the_whole_frontier(rows):
 def test_the_validation_text_picks_the_exit_and_not_the_test_text(monkeypatch):
     lines = iter((Frontier([0.5], [1.5], [2.0]), Frontier([0.5], [1.4], [3.0])))
     monkeypatch.setattr(descending_loops, "frontier", lambda *_: next(lines))
-    losses = {"val": [9.0, 2.0], "test": [1.0, 2.0]}
+    losses = {"val": [9.0, 2.0], "test": [9.0, 2.0]}
     windows = {"val": (), "test": ()}
     found = descending_loops.exit_columns(None, windows, replace(SMOKE, tolerance=0.0), losses)
     assert (found["exit_threshold"], found["exit_mean_loops"]) == (0.5, 1.4)
     assert found["exit_cost"] == 1.0
-    assert found["exit_gain"] == pytest.approx(1.4 - 3.0)
+    assert found["exit_gain"] == pytest.approx(9.0 - 0.4 * 7.0 - 3.0)
 
 
 def test_the_trial_is_picked_on_validation_and_a_diverged_one_never():
@@ -186,3 +192,59 @@ def test_claims_are_judged_from_rows(rows):
     assert {line["verdict"] for line in table} <= {"reproduced", "trend", "not seen"}
     empty = comparison_table(EXPERIMENT.name, EXPERIMENT.claims, rows=[])
     assert {line["verdict"] for line in empty} == {"not attempted"}
+
+
+def as_claimed(seed: int) -> list[dict]:
+    """Return one seed of rows in which everything is as the claims say."""
+    usual = {"seed": seed, "preset": "laptop", "learning_rate": 0.02, "alpha": 0.0}
+    usual |= {"val_area": 2.0, "val_loss": 2.0, "test_loss": 2.0 + 0.1 * seed, "test_drift": 0.001}
+    usual |= {"sabotaged": False, "test_monotone": True, "exit_mean_loops": 6.0}
+    usual |= {"test_area": 2.0 + 0.1 * seed, "exit_gain": 0.002 + 0.0001 * seed}
+    rows = [usual | {"variant": v, "method": m} for v in (LT, FLT) for m in METHODS]
+    better = {"exit_mean_loops": 4.0, "test_area": 1.9 + 0.1 * seed}
+    special = {
+        (LT, "last"): {"test_drift": 0.1},
+        (LT, "exact"): {"sabotaged": True},
+        (LT, "proxy"): {"test_loss": 2.009 + 0.1 * seed, **better},
+    }
+    return [row | special.get((row["variant"], row["method"]), {}) for row in rows]
+
+
+def verdicts(rows: list[dict]) -> dict[str, str]:
+    table = comparison_table(EXPERIMENT.name, EXPERIMENT.claims, rows=rows)
+    return {line["claim"]: line["verdict"] for line in table}
+
+
+def test_claims_follow_rows_that_agree_and_fail_on_rows_that_do_not():
+    rows = [row for seed in range(3) for row in as_claimed(seed)]
+    assert set(verdicts(rows).values()) == {"reproduced"}
+    assert len(EXPERIMENT.claims) <= 12
+    swapped = [
+        row | {"method": {"last": "proxy", "proxy": "last"}.get(row["method"], row["method"])}
+        for row in rows
+    ]
+    found = verdicts(swapped)
+    wrong = {claim for claim, verdict in found.items() if verdict == "not seen"}
+    assert {claim for claim in found if claim.startswith("LT, last")} < wrong
+    assert "LT: tokens that stop by themselves need fewer loops with proxy than with last" in wrong
+    assert "LT: beyond K the loss rises less with proxy than with last" in wrong
+
+
+def test_a_cost_is_judged_against_what_would_be_noticed():
+    def cost(extra: float) -> str:
+        rows = [row for seed in range(3) for row in as_claimed(seed)]
+        for row in rows:
+            if (row["variant"], row["method"]) == (FLT, "proxy"):
+                row["test_loss"] = 2.0 + 0.1 * row["seed"] + extra
+        return verdicts(rows)["FLT: at K proxy costs less than 0.01 against last"]
+
+    assert [cost(extra) for extra in (-0.1, 0.009, 0.011)] == [
+        *("reproduced", "reproduced", "not seen")
+    ]
+
+
+def test_one_seed_of_one_form_is_enough_to_make_a_trend():
+    rows = [row for seed in range(3) for row in as_claimed(seed)]
+    sabotaged = next(row for row in rows if row["method"] == "anchored")
+    sabotaged["sabotaged"] = True
+    assert verdicts(rows)["LT: under no other form are loops sabotaged"] == "trend"

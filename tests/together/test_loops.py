@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from scipy.optimize import linprog
 
 from unrolled.looped.model import INJECTIONS, LoopedTransformer, build
 from unrolled.together.exits import fixed_losses, frontier, read_with_exits
@@ -25,6 +26,7 @@ def model_of(injection: str = "flt", num_loops: int = 4) -> LoopedTransformer:
     return model
 
 
+@pytest.mark.equation("eq-together-loop-losses")
 @pytest.mark.parametrize("injection", INJECTIONS)
 def test_the_loss_after_k_loops_is_that_of_the_model_with_k_loops(injection):
     model = model_of(injection)
@@ -81,6 +83,7 @@ def test_threshold_zero_is_one_loop_and_threshold_one_is_all_of_them(injection):
         torch.testing.assert_close(found.logits, model(INPUTS, num_loops=k).logits)
 
 
+@pytest.mark.equation("eq-together-exit")
 @pytest.mark.parametrize("injection", ["flt", "original", "fla"])
 def test_exits_are_those_of_a_decoder_written_by_hand(injection):
     model, threshold = model_of(injection), 0.35
@@ -154,8 +157,18 @@ def test_the_frontier_starts_and_ends_at_fixed_numbers_of_loops():
     assert (line.loops[0], line.loops[-1]) == (1.0, 4.0)
     assert line.losses[0] == pytest.approx(losses[0], rel=1e-5)
     assert line.losses[-1] == pytest.approx(losses[3], rel=1e-5)
-    fixed = fixed_losses(losses, [1.0, 2.0, 2.5, 4.0])
-    assert fixed == pytest.approx([losses[0], losses[1], (losses[1] + losses[2]) / 2, losses[3]])
+    assert fixed_losses(losses, [1.0, 4.0]) == pytest.approx([losses[0], min(losses)])
+
+
+@pytest.mark.equation("eq-together-exit-rival")
+def test_the_rival_is_the_best_lot_that_a_linear_program_finds():
+    generator = torch.Generator().manual_seed(2)
+    for K in (1, 3, 6):
+        losses = torch.rand(K, generator=generator).tolist()
+        means = torch.linspace(1, K, 7).tolist()
+        shares = {"A_eq": [[1] * K], "b_eq": [1], "A_ub": [list(range(1, K + 1))]}
+        best = [linprog(losses, b_ub=[k], **shares).fun for k in means]
+        assert fixed_losses(losses, means) == pytest.approx(best, abs=1e-6)
 
 
 def test_arguments_are_checked():

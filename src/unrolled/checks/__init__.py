@@ -142,6 +142,30 @@ from unrolled.checks.looped_pretraining import (
     looped_seeds_needed,
 )
 from unrolled.checks.result import CheckResult
+from unrolled.checks.together_descending_loops import (
+    together_best_fixed,
+    together_embedding_push,
+    together_exit_loops,
+    together_largest_share,
+    together_oracle,
+    together_turning_point,
+)
+from unrolled.checks.together_robust_sparse import (
+    together_bearable_noise,
+    together_both_gains,
+    together_half_width,
+    together_helpful_pruning,
+    together_interactions,
+    together_signal_left,
+)
+from unrolled.checks.together_sparse_loops import (
+    together_coherence,
+    together_coherence_of_angle,
+    together_equal_weights,
+    together_extra_damage,
+    together_linear_uses,
+    together_mask_bits,
+)
 
 __all__ = [
     "CheckResult",
@@ -245,4 +269,22 @@ __all__ = [
     "looped_stable_rate",
     "looped_unigram",
     "looped_weighted_loss",
+    "together_bearable_noise",
+    "together_best_fixed",
+    "together_both_gains",
+    "together_coherence",
+    "together_coherence_of_angle",
+    "together_embedding_push",
+    "together_equal_weights",
+    "together_exit_loops",
+    "together_extra_damage",
+    "together_half_width",
+    "together_helpful_pruning",
+    "together_interactions",
+    "together_largest_share",
+    "together_linear_uses",
+    "together_mask_bits",
+    "together_oracle",
+    "together_signal_left",
+    "together_turning_point",
 ]

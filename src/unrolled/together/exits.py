@@ -5,12 +5,12 @@ likeliest continuation has a probability above a threshold,
 
 .. math:: k_n = \min \Bigl\{ k \le K :\; \max_v p^{(k)}_n(v) > \tau \;\text{ or }\; k = K \Bigr\},
 
-``eq-together-exit``. With :math:`\tau = 0` all tokens stop after the first loop, with
+:eq:`eq-together-exit`. With :math:`\tau = 0` all tokens stop after the first loop, with
 :math:`\tau = 1` none before the last. Other tokens go on and still read of it: they find the keys
 and values of the last loop that it ran, as a cache would hold them.
 
-The rival at the same compute is *one* number of loops for all tokens; between two such numbers, a
-lot for each text: :func:`fixed_losses`.
+The rival at the same compute is the best *fixed* number of loops, or a lot between two of them
+that decides for each text: :func:`fixed_losses`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def read_with_exits(
 
     Notes
     -----
-    ``eq-together-exit``. Nothing is saved here: stopped tokens are computed and thrown away. What
+    :eq:`eq-together-exit`. Nothing is saved here: stopped tokens are computed and thrown away. What
     the rule would save is the number of loops that it returns.
     """
     require(0 <= threshold <= 1, "threshold", threshold, "in [0, 1]")
@@ -172,12 +172,12 @@ def _point(
 
 
 def fixed_losses(loss_by_loop: Sequence[float], loops: Sequence[float]) -> list[float]:
-    r"""Return the loss of a fixed number of loops with the same mean as a rule has.
+    r"""Return the lowest loss of fixed numbers of loops whose mean is at most that of a rule.
 
-    .. math:: f(k) = (1 - r) f_{\lfloor k \rfloor} + r f_{\lfloor k \rfloor + 1}, \qquad
-              r = k - \lfloor k \rfloor
+    .. math:: f_{\text{fix}}(k) = \min \bigl\{ (1 - r) f_i + r f_j \;:\;
+              (1 - r)\, i + r\, j \le k, \; 0 \le r \le 1 \bigr\}
 
-    A share r of the texts, drawn by lot, gets one loop more than the others.
+    :eq:`eq-together-exit-rival`: a share r of the texts, drawn by lot, gets j loops, the others i.
 
     Parameters
     ----------
@@ -190,8 +190,17 @@ def fixed_losses(loss_by_loop: Sequence[float], loops: Sequence[float]) -> list[
     --------
     >>> fixed_losses([3.0, 2.0, 1.0], [1.0, 1.5, 3.0])
     [3.0, 2.5, 1.0]
+    >>> fixed_losses([3.0, 2.9, 1.0, 2.0], [2.0, 4.0])  # a lot of 1 and 3; then 3 for all
+    [2.0, 1.0]
     """
     K = len(loss_by_loop)
     good = all(1 <= k <= K for k in loops)
     require(good, "loops", list(loops), f"between 1 and {K}")
-    return np.interp(loops, np.arange(1, K + 1), loss_by_loop).tolist()
+    best = np.minimum.accumulate(loss_by_loop)  # whoever may run k loops may run fewer
+    return [_best_lot(best, k) for k in loops]
+
+
+def _best_lot(best: np.ndarray, k: float) -> float:
+    numbers = range(1, len(best) + 1)
+    pairs = [(i, j) for i in numbers for j in numbers if i <= k <= j]
+    return min(float(np.interp(k, pair, best[[pair[0] - 1, pair[1] - 1]])) for pair in pairs)

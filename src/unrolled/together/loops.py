@@ -6,7 +6,7 @@ is a layer, and the readout that the model has, its norm and its head, reads the
 .. math:: f_k = \mathbb{E}\, \ell\bigl(\mathrm{head}(\mathrm{norm}(x^{(k)})),\, y\bigr),
           \qquad k = 0, 1, \dots, K, \qquad x^{(0)} = e,
 
-``eq-together-loop-losses``. So the loss at k is that of the model with k loops, and
+:eq:`eq-together-loop-losses`. So the loss at k is that of the model with k loops, and
 :math:`f_0` is that of its embedding alone. The readout divides each state by its length; a loss
 cannot see whether lengths grow from loop to loop. So the states come with it.
 """
@@ -73,7 +73,7 @@ def loop_losses(
     Returns
     -------
     Tensor
-        (K + 1, B), in nats per token, with gradients; ``eq-together-loop-losses``.
+        (K + 1, B), in nats per token, with gradients; :eq:`eq-together-loop-losses`.
 
     Examples
     --------
