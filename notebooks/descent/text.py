@@ -492,7 +492,7 @@ plan = pd.DataFrame(plan).groupby(["change", "method"])["value"].agg(", ".join)
 plan.rename("values").to_frame()
 
 # %% [markdown]
-# "None" is the run itself; "head: norm" reads [CLS] through a LayerNorm, as in {numref}`fig-descent-text-sabotage`; dropout is changed for ERM too. The rows of this experiment are **not made yet**, so the verdict on $\alpha$, the dual step, resilience, dropout and the two forms is
+# The run without a change is among the rows above. "Head: norm" reads [CLS] through a LayerNorm, as in {numref}`fig-descent-text-sabotage`; dropout is changed for ERM too. The rows of this experiment are **not made yet**, so the verdict on $\alpha$, the dual step, resilience, dropout and the two forms is
 # *not attempted*. `python -m unrolled run descent.text_ablation --preset laptop` makes them, with three seeds.
 #
 # ## What the paper says, and what we saw
