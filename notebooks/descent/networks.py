@@ -548,7 +548,7 @@ plt.show()
 # | DUST | with a sensing matrix | without | denoising has none |
 # | $\Phi_0$ | not known to us | fixed: $0$ in DUST, the noisy frames in UT | no training can raise $f_0$ |
 # | sizes and starting values | not known to us for video | cosine waves | our choice |
-# | code | not public, or not used | our own | derived on this page |
+# | code | the page of the descent paper names a repository, which we have not read | our own | derived on this page |
 #
 # ## Exercises
 #
