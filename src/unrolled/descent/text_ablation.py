@@ -57,8 +57,7 @@ def cases(settings: AblationSettings) -> list[Case]:
     changes += [("erm", "dropout", value) for value in settings.dropouts]
     changes += [(form, "form", form) for form in settings.forms]
     return [
-        {"method": method, "change": name, "value": str(value)}
-        for method, name, value in changes
+        {"method": method, "change": name, "value": str(value)} for method, name, value in changes
     ]
 
 
