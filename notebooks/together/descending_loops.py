@@ -235,15 +235,15 @@ for method, slacks in expected.items():
 #
 # ### A settled loop feels no constraint
 #
-# Layers have weights of their own; loops share theirs. With $g_k = \nabla_\theta f_k$ the gradient of the exact Lagrangian is $\sum_k w_k\, g_k$, with the effective weights of {eq}`eq-descent-effective-weights`. All of
+# Layers have weights of their own; loops share theirs. The gradient of the exact Lagrangian in the weights is $\sum_k w_k \nabla f_k$, with the effective weights of {eq}`eq-descent-effective-weights`. All of
 # it goes into the same $\theta$.
 #
 # :::{prf:proposition} Settled loops
 # :label: prop-together-settled
-# If the losses of loops $1, \dots, K$ have one and the same gradient $g$, then for any shares $\alpha_k$
+# If the losses of loops $1, \dots, K$ have one and the same gradient $\nabla f$, then for any shares $\alpha_k$
 #
 # $$
-# \nabla_\theta \mathcal{L} = \Bigl(1 + \lambda_1 + \sum_{k=2}^{K} \alpha_k \lambda_k\Bigr)\, g \;-\; (1 - \alpha_1)\, \lambda_1\, g_0 .
+# \nabla \mathcal{L} = \Bigl(1 + \lambda_1 + \sum_{k=2}^{K} \alpha_k \lambda_k\Bigr) \nabla f \;-\; (1 - \alpha_1)\, \lambda_1 \nabla f_0 .
 # $$ (eq-together-settled)
 # :::
 #
@@ -509,7 +509,7 @@ checks.together_turning_point(turning_point)
 # %% [markdown]
 # :::{exercise} Derive: the push on the embedding
 # :label: ex-together-embedding-push
-# In {eq}`eq-together-settled` divide by the factor of $g$: training descends $g - \beta\, g_0$. Write $\beta$ for tensors `prices` and `shares` of $K$ numbers. How large can it become, if only $\lambda_1$ grows?
+# In {eq}`eq-together-settled` divide by the factor of $\nabla f$: training descends along $\nabla f - \beta\, \nabla f_0$. Write $\beta$ for tensors `prices` and `shares` of $K$ numbers. How large can it become, if only $\lambda_1$ grows?
 # :::
 
 
