@@ -67,7 +67,7 @@ SEED = 0
 # 3. What does that cost at $K$ itself?
 #
 # Our prediction, written before there were rows: to the first yes, under every form, but under the exact form in a way that nobody wants; to the second no, by {prf:ref}`prop-together-beyond` below;
-# to the third little. It is worth testing on LT, whose loss has a valley at $K$ and climbs beyond it ({numref}`fig-looped-text-recipes`). FLT hardly moves beyond $K$ anyway.
+# to the third little. (A trial run of the larger preset, with a seed apart from the evidence, has already spoken against the first: the proxy's loss rose at the last loop.) The question is worth asking of LT, whose loss has a valley at $K$ and climbs beyond it ({numref}`fig-looped-text-recipes`). FLT hardly moves beyond $K$ anyway.
 #
 # The next cells train three LT models on text, from the same weights on the same batches: one with the loss on the last loop ("last"), one with the exact constraints, one with their proxy form
 # (both defined below).
@@ -351,7 +351,7 @@ assert torch.equal(mine, read_with_exits(model, inputs[:, :1], tau, K).loops)
 # f_{\text{fix}}(k) = \min \bigl\{ (1 - r) f_i + r f_j \;:\; (1 - r)\, i + r\, j \le k, \; 0 \le r \le 1 \bigr\} .
 # $$ (eq-together-exit-rival)
 #
-# Two numbers are enough: a linear program with two constraints, here that the shares of all numbers add up to one and that their mean is at most $k$, has a solution with at most two shares that are not zero. Let a solver that knows no such theorem check it.
+# Two numbers are enough: the shares of all numbers solve a linear program with two constraints (they add up to one, their mean is at most $k$), and such a program has a solution with at most two shares that are not zero. Let a solver that knows no such theorem check it.
 
 
 # %%
