@@ -36,6 +36,7 @@ EXPERIMENTS = {
     "together.descending_loops": "unrolled.together.descending_loops",
     "together.sparse_search": "unrolled.together.sparse_search",
     "together.sparse_loops": "unrolled.together.sparse_loops",
+    "together.robust_search": "unrolled.together.robust_search",
     "together.robust_sparse": "unrolled.together.robust_sparse",
 }
 

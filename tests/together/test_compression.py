@@ -89,6 +89,7 @@ def test_gains_that_add_up_have_no_interaction():
     assert judge_interaction("m", SIDES, expect="lower")(square()).kind == "not seen"
 
 
+@pytest.mark.equation("eq-together-interaction")
 def test_an_interaction_is_seen_and_its_two_ingredients_are_alike():
     rows = square(-0.5)
     found = interaction(rows, "m", SIDES)
@@ -100,6 +101,7 @@ def test_an_interaction_is_seen_and_its_two_ingredients_are_alike():
     assert judge_interaction("m", SIDES, expect="lower")([]).kind == "not attempted"
 
 
+@pytest.mark.equation("eq-together-interaction")
 def test_gains_are_paired_by_seed():
     rows = square()
     expected = [

@@ -4,13 +4,15 @@ import math
 from dataclasses import replace
 
 import pytest
+import torch
 
 from unrolled.experiment import no_report
 from unrolled.horst.compositions import Tuned
 from unrolled.horst.sparsity import prunable_weights
 from unrolled.results import comparison_table
-from unrolled.together import robust_sparse
+from unrolled.together import robust_search, robust_sparse
 from unrolled.together.compression import dense_steps
+from unrolled.together.interaction import margin
 from unrolled.together.robust_sparse import EXPERIMENT
 
 pytest.importorskip("transformers")
@@ -41,6 +43,8 @@ def test_the_heat_map_is_whole(rows):
         assert all(0 <= accuracy <= 1 for accuracy in line)
         assert line[0] == row["test_accuracy"]
         assert row["area"] == pytest.approx(sum(line) / len(line))
+        margins = [margin(accuracy, SMOKE.text.test_texts) for accuracy in line]
+        assert row["area_margin"] == pytest.approx(sum(margins) / len(margins))
         assert ("multiplier_by_layer" in row) == (row["method"] == "exact")
         assert len(row["test_loss_by_layer"]) == 3
 
@@ -98,18 +102,62 @@ def test_names_are_checked_before_any_work():
         EXPERIMENT.cases(replace(SMOKE, optimizers=("adam",)))
 
 
-def test_a_gain_that_is_undone_is_seen_as_such():
+def verdicts_of(undone: float) -> dict[str, str]:
     def area(case: dict, seed: int) -> float:
         exact, horst = case["method"] == "exact", case["optimizer"] == "horst"
-        return 0.7 + 0.02 * exact + 0.03 * horst - 0.02 * exact * horst + 0.01 * math.sin(seed)
+        return 0.7 + 0.02 * exact + 0.03 * horst - undone * exact * horst + 0.01 * math.sin(seed)
 
+    names = ("area", "high", "area_margin")
     rows = [
-        {**case, "seed": seed, "preset": "laptop", "area": area(case, seed), "high": area(case, 0)}
+        {**case, "seed": seed, "preset": "laptop", "test_monotone": True, "test_ascents": 0}
+        | dict.fromkeys(names, area(case, seed))
         for case in EXPERIMENT.cases(LAPTOP)
         for seed in range(5)
     ]
     table = comparison_table(EXPERIMENT.name, EXPERIMENT.claims, rows=rows)
-    verdicts = {line["claim"]: line["verdict"] for line in table}
-    undone = [verdict for claim, verdict in verdicts.items() if "gains less over gamma" in claim]
-    assert undone == ["reproduced"] * 4
-    assert {v for c, v in verdicts.items() if "than neither" in c} == {"reproduced"}
+    return {line["claim"]: line["verdict"] for line in table}
+
+
+@pytest.mark.equation("eq-together-robust-interaction")
+def test_a_gain_that_is_undone_is_seen_as_such():
+    assert set(verdicts_of(0.02).values()) == {"reproduced"}
+    seen = verdicts_of(-0.02)
+    undone = {claim: verdict for claim, verdict in seen.items() if "undoes" in claim}
+    assert len(undone) == 2
+    assert {v for c, v in seen.items() if "undoes" in c or "the same" in c} == {"not seen"}
+    assert len(seen) == 8
+
+
+@pytest.mark.equation("eq-together-averaging")
+def test_features_that_all_say_the_same_are_averaged():
+    generator = torch.Generator().manual_seed(0)
+    signal, spread, gamma, w = 0.3, 0.5, 1.0, torch.randn(20, generator=generator)
+    y = torch.randint(2, (20_000,), generator=generator) * 2 - 1
+    noise = torch.randn(2, len(y), len(w), generator=generator)
+    x = signal * y[:, None] * w.sign() + spread * noise[0] + gamma * noise[1]
+    found = ((x @ w > 0) == (y > 0)).float().mean().item()
+    expected = robust_sparse.averaged_accuracy(w, signal, spread, gamma)
+    assert found == pytest.approx(expected, abs=0.012)
+    # a scale of all weights changes nothing, and the bounds are those of the norm ratio
+    assert robust_sparse.averaged_accuracy(5 * w, signal, spread, gamma) == pytest.approx(expected)
+    flat, needle = (
+        robust_sparse.averaged_accuracy(v, signal, spread, gamma)
+        for v in (torch.ones(20), torch.eye(20)[3])
+    )
+    assert needle < expected < flat
+    with pytest.raises(ValueError, match="weights"):
+        robust_sparse.averaged_accuracy(torch.zeros(3), signal, spread, gamma)
+
+
+def test_the_search_gives_each_optimizer_as_many_trials_and_looks_at_no_noise():
+    cases = robust_search.EXPERIMENT.cases(robust_search.EXPERIMENT.presets["laptop"])
+    names = [case["optimizer"] for case in cases]
+    assert names.count("adamw") == names.count("horst") == 8
+    assert all(case["alpha"] == case["beta"] == 0 for case in cases[::2])
+    assert all(2e-5 < case["rate"] < 2e-3 for case in cases)
+    settings = robust_search.EXPERIMENT.presets["smoke"]
+    row = robust_search.measure(settings, cases[1], 0, no_report)
+    assert row["cost"] == row["val_loss"] > 0
+    assert not any("gamma" in name for name in row)
+    wild = robust_search.measure(settings, {**cases[1], "rate": 1e20}, 0, no_report)
+    assert wild["diverged"]

@@ -5,7 +5,8 @@
 - `unrolled.together.sparse_loops`: composed optimizers and alternating compression on weights that
   are used in every loop (`unrolled.together.sparse_search` finds their values);
 - `unrolled.together.robust_sparse`: constraints of descent and composed optimizers on one text
-  classifier, sparse and under noise.
+  classifier, sparse and under noise (`unrolled.together.robust_search` finds the optimizers'
+  values).
 
 What they share has the names of the theory: `unrolled.together.loops` (losses and states after
 every loop), `unrolled.together.exits` (when a token stops looping), `unrolled.together.compression`
