@@ -108,10 +108,10 @@ plt.show()
 # \gamma_p(\theta) = \frac{\min_i \langle a_i, \theta \rangle}{\lVert \theta \rVert_p} ,
 # $$ (eq-horst-margin)
 #
-# which does not see the length of $\theta$. The largest, $\gamma_p^*$, is a convex problem, since you may scale $\theta$ until its smallest product is one:
+# which does not see the length of $\theta$. The largest, $\gamma_p^*$, comes from a convex problem, since you may scale $\theta$ until its smallest product is one:
 #
 # $$
-# \gamma_p^* = \max_\theta \gamma_p(\theta), \qquad \arg\max_\theta \gamma_p(\theta) = \arg\min_\theta \lVert \theta \rVert_p \quad \text{subject to} \quad \langle a_i, \theta \rangle \ge 1 \text{ for all } i .
+# \gamma_p^* = \max_\theta \gamma_p(\theta) = \Bigl( \min_\theta\, \lVert \theta \rVert_p \quad \text{subject to} \quad \langle a_i, \theta \rangle \ge 1 \text{ for all } i \Bigr)^{-1} .
 # $$ (eq-horst-max-margin)
 #
 # For $p = 1$ it is a linear program: write $\theta = s - t$ with $s, t \ge 0$. Its solution is sparse. For $p = \infty$ it is the opposite: most weights have one size.

@@ -51,7 +51,7 @@ def normalised_margin(theta: np.ndarray, X: np.ndarray, y: np.ndarray, p: float)
 def max_margin(X: np.ndarray, y: np.ndarray, p: float) -> np.ndarray:
     r"""Return the weights of the largest normalised margin, scaled so that the margin is 1.
 
-    .. math:: \arg\max_\theta \gamma_p(\theta) = \arg\min_\theta \lVert \theta \rVert_p
+    .. math:: \arg\min_\theta \lVert \theta \rVert_p
               \quad \text{subject to} \quad y_i \langle x_i, \theta \rangle \ge 1
 
     :eq:`eq-horst-max-margin`. A linear program for p = 1 and infinity, a least-distance problem for
