@@ -245,7 +245,7 @@ for name, p in bias.NORMS.items():
 pd.DataFrame(rows).T.round(2)
 
 # %% [markdown]
-# The bound holds and is pessimistic, most of all for the sign, whose $R_1$ is large: with more features it needs ever smaller steps. In the laptop rows sign descent has
+# The bound holds and is pessimistic: at $p = 1$ because of the way, since $\ln n / H$ is nearly $\gamma_1^*$, and for the sign because of the steps, since its $R_1$ is large; with more features it needs ever smaller ones. In the laptop rows sign descent has
 # {result}`horst_bias | mean_ci ratio_inf | preset=laptop task=classification steepest=sign mirror=none | .2f` of the largest $L_\infty$ margin, Adam {result}`horst_bias | mean_ci ratio_inf | preset=laptop task=classification steepest=adam mirror=none | .2f`, gradient descent
 # {result}`horst_bias | mean_ci ratio_2 | preset=laptop task=classification steepest=gradient mirror=none | .2f` of that of $L_2$ and coordinate descent {result}`horst_bias | mean_ci ratio_1 | preset=laptop task=classification steepest=l1 mirror=none | .2f` of that of $L_1$.
 #
