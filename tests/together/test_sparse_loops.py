@@ -55,6 +55,7 @@ def counted_operations(model: nn.Module, length: int) -> int:
     return found["linear"] + found["blocks"] * 4 * length * model.config.hidden_size
 
 
+@pytest.mark.equation("eq-together-pairing")
 @pytest.mark.parametrize("K", [2, 3, 6])
 def test_the_pair_does_the_same_operations_dense_and_sparse(K):
     costs = []
@@ -102,6 +103,7 @@ def pair_of_models(injection: str, K: int, scale: float) -> tuple[nn.Module, nn.
     return model, other
 
 
+@pytest.mark.equation("eq-together-untied")
 @pytest.mark.parametrize("injection", ["flt", "input", "original"])
 def test_loops_with_weights_of_their_own_are_the_model_if_they_share_them(injection):
     tokens = torch.randint(256, (2, 7))
@@ -113,6 +115,7 @@ def test_loops_with_weights_of_their_own_are_the_model_if_they_share_them(inject
     assert torch.equal(mixed_state([model, model, other], tokens), expected)
 
 
+@pytest.mark.equation("eq-together-shared-error")
 @pytest.mark.parametrize("injection", ["flt", "input"])
 def test_errors_of_all_uses_add_up_to_first_order(injection):
     tokens, rests = torch.randint(256, (2, 7), generator=torch.Generator().manual_seed(0)), []
@@ -153,6 +156,7 @@ class OneLoop(nn.Module):
         return self.run(e, state)[-1]
 
 
+@pytest.mark.equation("eq-together-coherence")
 def test_coherence_of_uses_is_between_none_and_all():
     parts = torch.randn(5, 3, 4)
     assert 0 <= coherence(parts) <= 5
@@ -165,6 +169,7 @@ def test_coherence_of_uses_is_between_none_and_all():
         coherence(torch.zeros(2, 3))
 
 
+@pytest.mark.equation("eq-together-damage")
 def test_damage_is_against_the_same_model_optimizer_and_seed(rows):
     found = damages([*rows, {**rows[0], "val_loss": None}, {**rows[-1], "optimizer": "alone"}])
     assert len(found) == len(rows)
@@ -186,6 +191,7 @@ def test_embedding_and_head_stay_dense():
     assert bool((model.embedding.weight != 0).all())
 
 
+@pytest.mark.equation("eq-together-pairing")
 def test_pairs_of_equal_weights_are_among_the_sparsities():
     for K in (3, 6):
         share = equal_weights_sparsity(0.7, K)

@@ -11,15 +11,15 @@ looped, K loops (FLT)       L       L n                   of K L blocks
 plain, K L blocks           K L     K L n                 of K L blocks
 ==========================  ======  ====================  ===========================
 
-``eq-together-pairing``: at one sparsity s both do the same operations, to the last one, dense or
+:eq:`eq-together-pairing`: at one sparsity s both do the same operations, to the last one, dense or
 sparse, and the looped model stores a K-th of the weights. A plain model that is pruned to
 
 .. math:: s' = 1 - \frac{1 - s}{K}
 
 keeps as many weights as the looped one at s: .7 pairs with .9 at K = 3 and with .95 at K = 6.
 What pruning costs is the *damage* (`damages`), the loss at s less the dense loss of the same model,
-optimizer and seed. Whether loops suffer more is the difference of two damages, an interaction
-(`unrolled.together.interaction`).
+optimizer and seed; :eq:`eq-together-damage`. Whether loops suffer more is the difference of two
+damages, an interaction (`unrolled.together.interaction`).
 
 To first order an error in a shared weight is the sum of what it does in each use. Run the loops
 with weights of their own (`mixed_state`), one of them with the error (`use_errors`), and
@@ -123,9 +123,9 @@ class SparseLoopSettings:
     validation_windows: int = 128
     vocab_size: int = 256
     corpus: Literal["state_of_the_union"] = "state_of_the_union"
-    adamw: Tuned = field(default_factory=lambda: Tuned(9.34e-3, 3.73e-3))
-    ham: Tuned = field(default_factory=lambda: Tuned(8.1e-3, 4.04e-3, 746.0, 0.979))
-    horst: Tuned = field(default_factory=lambda: Tuned(3e-3, 4.5e-3, 18.7, 0.0727))
+    adamw: Tuned = field(default_factory=lambda: Tuned(2.39e-2, 0.149))
+    ham: Tuned = field(default_factory=lambda: Tuned(3.24e-2, 4.04e-3, 746.0, 0.979))
+    horst: Tuned = field(default_factory=lambda: Tuned(2.66e-2, 0.208, 2.39, 0.263))
     mixed_precision: Literal["no", "bf16"] = "no"
 
     @property
@@ -186,7 +186,7 @@ def equal_weights_sparsity(sparsity: float, num_loops: int) -> float:
 
     .. math:: s' = 1 - \frac{1 - s}{K}
 
-    ``eq-together-pairing``.
+    :eq:`eq-together-pairing`.
 
     Examples
     --------
@@ -228,7 +228,7 @@ def mixed_state(models: Sequence[LoopedTransformer], tokens: Tensor) -> Tensor:
     .. math:: g(\theta_1, \dots, \theta_K), \qquad \text{looped:}\quad
               \theta_1 = \dots = \theta_K
 
-    ``eq-together-untied``.
+    :eq:`eq-together-untied`.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ def use_errors(
               \Delta = g(\theta - \delta, \dots, \theta - \delta) - g(\theta, \dots, \theta)
               = \sum_{k=1}^K \Delta_k + O(\lVert \delta \rVert^2)
 
-    ``eq-together-shared-error``.
+    :eq:`eq-together-shared-error`.
 
     Parameters
     ----------
@@ -301,8 +301,8 @@ def coherence(changes: Tensor) -> float:
     .. math:: \mathcal{C} = \frac{\lVert \sum_k \Delta_k \rVert^2}{\sum_k \lVert \Delta_k \rVert^2}
               \in [0, K]
 
-    ``eq-together-coherence``. It is 1 if the changes are orthogonal, or all but one are zero, and K
-    if all are equal.
+    :eq:`eq-together-coherence`. It is 1 if the changes are orthogonal, or all but one are zero, and
+    K if all are equal.
 
     Parameters
     ----------
@@ -435,7 +435,7 @@ def damages(rows: Iterable[Row]) -> list[Row]:
 
     .. math:: D(s) = f(s) - f(0)
 
-    ``eq-together-damage``, with f the validation loss of a model, an optimizer and a seed.
+    :eq:`eq-together-damage`, with f the validation loss of a model, an optimizer and a seed.
 
     Parameters
     ----------
