@@ -427,7 +427,7 @@ plt.show()
 # \frac1T \sum_{k \le T} S_p(u_k) \qquad \text{in place of} \qquad S_p\Bigl( \frac1T \sum_{k \le T} u_k \Bigr) .
 # $$ (eq-horst-average-order)
 #
-# For the gradient itself, which is linear, the two are one; at $p = 2$ they differ by a length. For larger $p$ they differ in direction. So take the mean *below* the steepest operator, as momentum does.
+# For the gradient itself, which is linear, the two are one. At $p = 2$ the first is still a mean of the $u_k$, with the weights $1 / \lVert u_k \rVert_2$: a positive combination of the data. For larger $p$ it is no longer one. So take the mean *below* the steepest operator, as momentum does.
 #
 # **Predict before you run:** the larger steps again, with a memory of a hundred steps for $u$. For which $p$ will it help?
 
