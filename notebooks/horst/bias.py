@@ -420,7 +420,7 @@ plt.show()
 #
 # ### Small steps do not stay small
 #
-# A step changes each $\ln \lvert \theta_i \rvert$ by up to $\alpha \eta$, so it changes the products $\langle a_i, \theta \rangle$ by up to $\alpha \eta$ times their size, and that size grows exponentially. Once $\alpha \eta \lVert \theta \rVert_1$ is above one, the softmax no longer weighs the points: it *picks* the one with the
+# A step changes the logarithm of each large weight by up to $\alpha \eta$, so it changes a product $\langle a_i, \theta \rangle$ by up to $\alpha \eta$ times the sum of the sizes of its terms, and that sum grows exponentially. Once $\alpha \eta \lVert \theta \rVert_1$ is above one, the softmax no longer weighs the points: it *picks* the one with the
 # smallest product, and the next step another. The flow is over, and what counts is the mean over many picks:
 #
 # $$
