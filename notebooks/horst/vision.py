@@ -265,7 +265,7 @@ for name, theta in samples.items():
 pd.DataFrame(rows).T.round(3)
 
 # %% [markdown]
-# Code: {py:func}`unrolled.horst.sparsity.norm_ratio`. Dropping nine tenths of Gaussian weights removes three quarters of their norm, and no bound helps. Cubed, they lose less than a third, and their upper bound begins to say something.
+# Code: {py:func}`unrolled.horst.sparsity.norm_ratio`. Dropping nine tenths of Gaussian weights removes three quarters of their norm, and their upper bound is the one that holds for all weights. Cubed, they lose less than a third, and their upper bound begins to say something.
 # A warning before you compare ratios. *A mask by itself makes the ratio small*: with $k$ of $n$ weights left, $R \le \sqrt \kappa$ by Cauchy-Schwarz, whatever the optimizer does. So the ratio of a network that was under masks must be read against
 # $\sqrt \kappa$, and the clean test of an optimizer's geometry is training without masks.
 #
@@ -816,7 +816,7 @@ checks.horst_worst_weights(worst)
 # **1.** Two networks have the norm ratios 0.8 and 0.4. What do you know about pruning each to a tenth?
 #
 # :::{dropdown} Answer
-# The first must lose something, by the lower bound of {eq}`eq-horst-ratio-bounds`; the upper bound promises nothing. For the second the upper bound is below one, so it keeps a part of its norm. Neither says what the loss does.
+# The first must lose more than half of its norm, by the lower bound of {eq}`eq-horst-ratio-bounds`; its upper bound is $\sqrt{0.9} \approx 0.95$, which holds for all weights. The second loses at most $0.4 / (2 \sqrt{0.1}) \approx 0.63$ of its norm. Neither says what the loss does.
 # :::
 #
 # **2.** A network was trained with masks of 90 % and has the ratio 0.3. Is this the work of its optimizer?
