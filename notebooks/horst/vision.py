@@ -428,7 +428,7 @@ for ax, rows in zip(axes, both.values(), strict=True):
 plt.show()
 
 # %% [markdown]
-# All start near 0.80, as Gaussian matrices do. Under masks the curves fall to the dotted line in each sparse phase and rise in each dense one, as weights come back. Without masks a curve falls only if the optimizer itself concentrates the weights; there the mirror has to show what it can do.
+# All start near 0.80, as Gaussian matrices do. Under masks the curves fall to the dotted line or below it in each sparse phase, and rise in a dense one as far as weights come back. Without masks a curve falls only if the optimizer itself concentrates the weights; there the mirror has to show what it can do.
 # The same networks as histograms, each layer in its own standard deviations:
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-horst-histogram", "caption": "Weights of the dense ViT, just before the place of the last sparse phase: share of all weights per bin, each layer in its own standard deviations; logarithmic. Dotted: Gaussian weights. Weights beyond three deviations are not drawn. Thin lines are seeds."}, "image": {"alt": "Histograms of weights around zero for each optimizer on a logarithmic axis, with a Gaussian for comparison", "width": "95%"}}
