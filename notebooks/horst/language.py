@@ -246,7 +246,7 @@ pd.DataFrame(table).T.rename_axis(["optimizer", "pruned"]).round(4)
 # \mathcal{E}(s) \;\le\; \bar{\mathcal{E}}(s) = \sum_l w_l \min \Bigl( s,\; \frac{R_l^2}{4\, (1 - s)} \Bigr) .
 # $$ (eq-horst-energy-ceiling)
 #
-# If moreover $\langle v, H v \rangle \le h\, \lVert v \rVert^2$ for all $v$, everywhere between $\theta$ and $\theta - \delta$, then
+# If moreover, with some $h \ge 0$, $\langle v, H v \rangle \le h\, \lVert v \rVert^2$ for all $v$, everywhere between $\theta$ and $\theta - \delta$, then
 #
 # $$
 # f(\theta - \delta) - f(\theta) \;\le\; \lVert g \rVert\, \lVert \theta \rVert\, \bar{\mathcal{E}}(s)^{1/2} + \tfrac12\, h\, \lVert \theta \rVert^2\, \bar{\mathcal{E}}(s) .
