@@ -827,7 +827,7 @@ checks.descent_step_share(step_share)
 # %% [markdown]
 # :::{exercise} Derive: how many validation samples?
 # :label: ex-descent-samples-needed
-# You want to know the statistical slacks of a trained network of $L$ layers to within `tolerance`, with probability $1 - \delta$ for all of them at once. How many fresh samples does {eq}`eq-descent-hoeffding` ask for? Try it with $L = 12$, $f_{\max} = 1$, $\alpha = 0.05$ and a tolerance of 0.01.
+# You want to know the statistical slacks of a trained network of $L$ layers to within `tolerance`, with probability $1 - \delta$ for all of them at once. How many fresh samples does {eq}`eq-descent-hoeffding` ask for? Try it with $L = 12$, $f_{\max} = 1$, $\alpha = 0.05$, $\delta = 0.05$ and a tolerance of 0.01.
 # :::
 
 
