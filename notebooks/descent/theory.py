@@ -649,7 +649,7 @@ plt.show()
 # \bar f'_l = \bar f_l + (\gamma'^2 - \gamma^2)\, \frac1d \sum_i q_{l,i}^2 .
 # $$ (eq-descent-shifted-noise)
 #
-# For the bound, take $x$ and the noise as the sample: under the shift the noise moves by $(\gamma' - \gamma) z$, which is $\lvert \gamma' - \gamma \rvert \sqrt d$ in mean square, and the error $h_l - x$ moves by $q_{l,i}$ times as much in direction $i$. So {eq}`eq-descent-wasserstein` reads $\sqrt{\bar f'_l} \le \sqrt{\bar f_l} + \max_i \lvert q_{l,i} \rvert\, \lvert \gamma' - \gamma \rvert$.
+# For the bound, take $x$ and the noise as the sample: under the shift the noise moves by $(\gamma' - \gamma) z$, which is $\lvert \gamma' - \gamma \rvert \sqrt d$ in root mean square, and the error $h_l - x$ moves by $q_{l,i}$ times as much in direction $i$. So {eq}`eq-descent-wasserstein` reads $\sqrt{\bar f'_l} \le \sqrt{\bar f_l} + \max_i \lvert q_{l,i} \rvert\, \lvert \gamma' - \gamma \rvert$.
 #
 # **Predict before you run:** the constrained networks of {numref}`fig-descent-unrolled-gd` at a third more noise, at twice and at three times the noise: which layers still descend? And is the last loss lower than that of ERM?
 
