@@ -341,7 +341,7 @@ assert (F[:, 1] <= F[:, 0] * (1 + 1e-5)).all()
 # E_2(Y) = \tfrac12 \lVert Y - B \rVert^2 + \tfrac12 \operatorname{tr}(Y W Y^\top) + \iota(Y \ge 0) .
 # $$ (eq-descent-orthant)
 #
-# Majorise $E_V$, and let each $y_t$ minimise its own row of the sum, the others held: $z_t = \sum_s a_{ts} y_s$. (The columns, $A^\top$, are dropped. That is the price of common attention.) Then a proximal-gradient step of size 1 on $E_2$: the gradient is $Z - B + ZW$,
+# Majorise $E_V$, and let each $y_t$ minimise its own row of the sum with all $y_s$ held, its own old value among them: $z_t = \sum_s a_{ts} y_s$. (The columns, $A^\top$, are dropped. That is the price of common attention.) Then a proximal-gradient step of size 1 on $E_2$: the gradient is $Z - B + ZW$,
 # and the projection on the orthant is the ReLU.
 #
 # $$
