@@ -589,7 +589,7 @@ checks.descent_safe_step(step)
 # %% [markdown]
 # :::{solution} ex-descent-safe-step
 # :class: dropdown
-# Curvatures add. Gradient descent alone could take nearly twice the step; the proof of ISTA needs the majoriser above the objective, which holds up to one over the curvature.
+# Curvatures add. Gradient descent alone could take nearly twice the step; the proof of ISTA needs the majoriser above the objective, which holds up to one over the curvature. (The inequality of a projection in the proof of {prf:ref}`prop-descent-ut-regime` has a counterpart for every proximal step; with it ISTA, too, may take nearly twice the step.)
 #
 # ```python
 # def step(d, v, mu, T):
