@@ -662,8 +662,8 @@ for ax, network in panels(sharey=True):
     ax.set(title=NETWORKS[network], ylabel="self-weight $a_{tt}$", ylim=(0, 1.05))
 
 # %% [markdown]
-# At twice the level of the training the layers in the middle attend to their own frame almost alone, at four times all layers do, but for the first of DUST, which starts from $h = 0$
-# and sees no distances. Cooled, every layer is back where it was: exactly so in DUST, a little below in UT, where the part of the distance that comes from the scene is scaled down as well.
+# At twice the level of the training the layers in the middle attend to their own frame almost alone, at four times all layers do but the first: that of UT still mixes, and that of DUST starts from $h = 0$
+# and sees no distances. Cooled, every layer is near where it was: closely so in DUST, somewhat below in UT, where the part of the distance that comes from the scene is scaled down as well.
 #
 # If attention is the cause, then a way to train that helps far out should help *through* attention. {prf:ref}`prop-descent-collapse` predicts at which level attention is lost from the self-weights at the
 # level of the training. So there, where no method has trouble yet, the methods should differ in the same order.
