@@ -362,7 +362,7 @@ by_method(rises, three).fillna("")
 #   {result}`descent_video | mean rmse_train_by_layer[3] | preset=laptop network=ut_untied method=exact | .3f`. The exact Lagrangian also rewards a layer for being bad, as the next can then descend from it: the negative weights of {eq}`eq-descent-effective-weights`, in a mild case. The proxy form cannot see that
 #   way. By deep supervision UT descends nearly everywhere as well, unasked.
 # - **Mostly it asks for nothing.** A price above zero is the trace of a violated constraint ({eq}`eq-descent-accumulation`), and all prices but those of the exact form on UT stay small. DUST
-#   removes more than the share $\alpha = 0.05$ from nearly every layer by itself; what is called constrained DUST here is ERM but for the third digit of its error. The cumulative form
+#   removes more than the share $\alpha = 0.05$ in most layers by itself; what is called constrained DUST here is ERM but for the third digit of its error. The cumulative form
 #   does nothing in either network: noisy frames are so bad a start that ERM stays below $0.95^l f_0$ after every layer, ascents and all.
 # - **Descent at one level is not descent at another.** At twice the noise constrained UT rises again, and at four times no method descends at every layer.
 #   {prf:ref}`thm-descent-out-of-distribution` says how large a shift a share survives. This one is larger.
