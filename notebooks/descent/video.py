@@ -762,7 +762,7 @@ table.pivot(index=at, columns=by, values="validation").fillna("")
 
 # %% [markdown]
 # The search says beforehand what the rows say: the larger share costs more and is kept less. At 0.25 the loss is higher in every case, and in two of four the error rises more often. In UT such a share
-# cannot be kept: eight layers that each remove a quarter leave a tenth of $f_0$, and no method comes so far. In DUST nearly all differences between the constrained stand in the fourth digit. The rate that deep supervision has on DUST is the
+# cannot be kept: eight layers that each remove a quarter leave a tenth of $f_0$, and no method comes so far. In DUST the constrained differ in the fourth digit, but for the exact form at 0.25, which is plainly worse. The rate that deep supervision has on DUST is the
 # largest that was tried; a larger one may be better still.
 #
 # ## Deviations and choices
