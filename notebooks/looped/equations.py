@@ -617,7 +617,7 @@ for name, model in models.items():
 # $$ (eq-looped-power)
 #
 # which is the **power iteration**, the textbook method to find the leading eigenvector of $M$. It
-# finds it *from any start*: after enough loops the states of all inputs point the same way, and
+# finds it *from almost any start*: after enough loops the states of all inputs point the same way, and
 # what the input was is lost at the rate $\lvert \lambda_2 / \lambda_1 \rvert^K$ of the two largest
 # eigenvalues. The length no longer shows the amplification; the loss of information does.
 #
