@@ -329,8 +329,8 @@ summary(twelve, "gradient_oscillation", "gradient_cosine")
 # {result}`looped_instability | mean gradient_oscillation | preset=laptop variant=original num_loops=12 learning_rate=0.001 | .2f`
 # and that of FLT
 # {result}`looped_instability | mean gradient_oscillation | preset=laptop variant=flt num_loops=12 learning_rate=0.001 | .2f`.
-# The paper's oscillation is that of much larger models under Muon ({cite:t}`jordan2024muon`) without
-# AdamW's division by the gradient's own size on the matrices. Whether it is a cause of the collapse or
+# The paper's oscillation is that of much larger models under Muon ({cite:t}`jordan2024muon`), which
+# sets the size of a step for a whole matrix and not for each entry. Whether it is a cause of the collapse or
 # a companion we cannot tell from these runs, and the comparison table below says what they show.
 #
 # ## All variants, three numbers of loops
