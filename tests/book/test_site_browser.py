@@ -55,6 +55,15 @@ def notebook_pages() -> list[str]:
     return [page for page in site_pages() if page.startswith("notebooks/")]
 
 
+def source_pages() -> list[str]:
+    """The pages that show the code of a module: one template, and nothing but code."""
+    return [page for page in site_pages() if page.startswith("_modules/unrolled/")]
+
+
+def other_pages() -> list[str]:
+    return sorted({*site_pages()} - {*notebook_pages(), *source_pages()})
+
+
 class QuietHandler(SimpleHTTPRequestHandler):
     def log_message(self, *args) -> None:
         pass
@@ -84,7 +93,7 @@ class Tab:
     def __init__(self, browser, home: str) -> None:
         self.home, self.problems, self.source = home, [], ""
         self.page = browser.new_page(viewport=WIDE)
-        self.page.set_default_timeout(20_000)
+        self.page.set_default_timeout(60_000)
         self.page.on("console", self.note_console)
         self.page.on("pageerror", lambda error: self.problems.append(f"page error: {error}"))
         self.page.on("request", self.note_request)
@@ -187,11 +196,18 @@ POOR_CONTRAST = """() => {
 }"""
 
 
-def assert_page_is_whole(tab: Tab, path: str) -> None:
-    """Open a page: formulas set, images there, nothing wrong in the console or on the way."""
-    page = tab.open(path)
-    assert page.evaluate(WRONG_MATH) == []
-    assert page.evaluate(BROKEN_IMAGES) == []
+SHOW_MAIN_OF = """async (path) => {
+  const text = await (await fetch(path)).text();
+  const main = new DOMParser().parseFromString(text, "text/html").querySelector("main");
+  document.querySelector("main").replaceWith(document.adoptNode(main));
+  return main.querySelectorAll("article pre").length;
+}"""
+
+
+def assert_page_is_whole(tab: Tab) -> None:
+    """Look at the open page: formulas set, images there, no problem in the console or before."""
+    assert tab.page.evaluate(WRONG_MATH) == []
+    assert tab.page.evaluate(BROKEN_IMAGES) == []
     assert tab.problems == []
 
 
@@ -210,16 +226,35 @@ def assert_page_fits(tab: Tab, path: str) -> None:
     assert tab.problems == []
 
 
-@pytest.mark.parametrize("path", site_pages())
+@pytest.mark.parametrize("path", other_pages())
 def test_page_is_sound(tab: Tab, path: str) -> None:
-    assert_page_is_whole(tab, path)
+    tab.open(path)
+    assert_page_is_whole(tab)
     assert_page_fits(tab, path)
 
 
-def test_pages_with_formulas_load_no_formula_engine_from_afar(tab: Tab) -> None:
+@pytest.fixture(scope="module")
+def source_tab(browser, address: str) -> Iterator[Tab]:
+    """A tab with the first source page: most of the time for a page is that of its scripts."""
+    tab = Tab(browser, address)
+    tab.open(source_pages()[0])
+    assert_page_is_whole(tab)
+    yield tab
+    tab.page.close()
+
+
+@pytest.mark.parametrize("path", source_pages())
+def test_source_page_is_sound(source_tab: Tab, path: str) -> None:
+    """Show the content of each source page in the place of the first one's, with its scripts."""
+    assert source_tab.page.evaluate(SHOW_MAIN_OF, f"{source_tab.home}/{path}") > 0
+    assert_page_fits(source_tab, path)
+
+
+def test_formula_engine_is_ours_and_screen_readers_find_every_formula(tab: Tab) -> None:
     page = tab.open("book/notation.html")
     assert page.evaluate("MathJax.version") == "3.2.2"
-    assert page.locator("mjx-container").count() > 20
+    formulas = page.locator("mjx-container").count()
+    assert page.locator("mjx-container mjx-assistive-mml math").count() == formulas > 20
 
 
 def test_menu_of_a_formula_offers_only_what_is_on_board(tab: Tab) -> None:
@@ -232,12 +267,6 @@ def test_menu_of_a_formula_offers_only_what_is_on_board(tab: Tab) -> None:
     assert not re.search("Accessibility|Language|Renderer", entries)
     page.keyboard.press("Escape")
     assert tab.problems == []
-
-
-def test_screen_readers_find_every_formula(tab: Tab) -> None:
-    page = tab.open("book/notation.html")
-    formulas = page.locator("mjx-container").count()
-    assert page.locator("mjx-container mjx-assistive-mml math").count() == formulas > 20
 
 
 # --- what moves -------------------------------------------------------------------------------
@@ -311,13 +340,25 @@ def test_theme_button_switches_the_theme(tab: Tab) -> None:
 
 
 @pytest.fixture(scope="module", params=notebook_pages())
-def notebook(request, shared_tab: Tab) -> Tab:
+def open_notebook(request, shared_tab: Tab) -> Tab:
     """A notebook page, opened once for the tests below."""
     shared_tab.page.set_viewport_size(WIDE)
-    shared_tab.page.emulate_media(color_scheme="dark")
     shared_tab.open(request.param)
     shared_tab.source = request.param.removesuffix(".html")
     return shared_tab
+
+
+@pytest.fixture
+def notebook(open_notebook: Tab) -> Tab:
+    """The page, wide and dark whatever the test before has left."""
+    open_notebook.page.set_viewport_size(WIDE)
+    open_notebook.page.emulate_media(color_scheme="dark")
+    return open_notebook
+
+
+def test_notebook_page_is_sound(notebook: Tab) -> None:
+    assert_page_is_whole(notebook)
+    assert_page_fits(notebook, notebook.source)
 
 
 def shown(locator) -> bool:
@@ -392,7 +433,8 @@ def file_tab(browser) -> Iterator[Tab]:
 
 @pytest.mark.parametrize("path", ["book/index.html", "book/notation.html", *notebook_pages()[:1]])
 def test_page_is_whole_from_a_file(file_tab: Tab, path: str) -> None:
-    assert_page_is_whole(file_tab, path)
+    file_tab.open(path)
+    assert_page_is_whole(file_tab)
 
 
 def test_search_works_from_a_file(file_tab: Tab) -> None:
