@@ -427,8 +427,8 @@ for name in ("adamw", "muon"):
 #   against FLT's
 #   {result}`looped_search | mean val_bits_per_byte | preset=laptop optimizer=adamw learning_rate=0.03 hidden_size=64 variant=flt | .2f`
 #   at AdamW's.
-# - **Twice the width does not separate them either.** All but LT are better there, and close together. LT
-#   under Muon ends at
+# - **Twice the width does not separate them either.** All but LT are better there, and under Muon
+#   close together; under AdamW FLA leads, in its one run. LT under Muon ends at
 #   {result}`looped_search | mean val_bits_per_byte | preset=laptop optimizer=muon learning_rate=0.02 hidden_size=128 variant=original | .2f`,
 #   which the criterion {eq}`eq-looped-collapse` does not call a collapse. Remember this when you read a table
 #   that says yes or no.
