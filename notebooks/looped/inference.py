@@ -202,7 +202,8 @@ for model in models.values():
 # is to go.*
 #
 # A small loop shows both, $h \leftarrow \tanh(W h + e)$ with a symmetric $W$. Since $\tanh$ never
-# stretches, $q$ is at most the norm of $W$. We give $W$ the largest eigenvalue $-0.8$.
+# stretches, $q$ is at most the norm of $W$. We give $W$ the eigenvalue $-0.8$, the
+# largest in absolute value.
 
 # %%
 torch.manual_seed(SEED)
