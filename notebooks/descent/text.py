@@ -279,7 +279,7 @@ print("sabotaged layers:", found["sabotaged_layers"])
 # $$ (eq-descent-noise)
 #
 # *Gaussian* noise has $z_i \sim \mathcal{N}(0, 1)$, *uniform* noise $z_i \sim \mathcal{U}[-\sqrt3, \sqrt3]$. *Discrete* noise replaces a token by a random one
-# with probability $p$. Two independent tokens differ by $2\sigma_e^2$ in each channel, so its mean square is $2 p\, \sigma_e^2 d$, and equal
+# with probability $p$. The squares of the differences of two independent tokens have the mean $2\sigma_e^2$ per channel, nearly (exactly, if all channels had one mean), so its mean square is about $2 p\, \sigma_e^2 d$, and equal
 # strength asks for $p = \min(1, \gamma^2 / 2)$. The paper names the three kinds; the unit $\sigma_e$, and what discrete noise is, are our choices. The table is
 # frozen in all runs, so that a level means the same for each.
 
