@@ -113,7 +113,7 @@ def server(tmp_path):
     server.requests, server.folder = [], tmp_path
     server.released, server.halfway = threading.Event(), threading.Event()
     server.at = lambda path: f"http://127.0.0.1:{server.server_port}/{path}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     yield server
     server.released.set()
