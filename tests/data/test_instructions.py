@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import cache
 
 import datasets
 import pytest
@@ -25,7 +26,7 @@ doc_to_target: label
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
+def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("UNROLLED_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("UNROLLED_OFFLINE", "1")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "arrow")
@@ -66,16 +67,20 @@ def test_without_lm_eval_the_reader_is_told(monkeypatch):
         commonsense()
 
 
-@pytest.fixture
-def tasks(tmp_path):
-    pytest.importorskip("lm_eval")
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory):
+    """Two tasks of our own; lm-eval reads its own thousands of files once for all tests."""
+    library = pytest.importorskip("lm_eval.tasks")
+    tmp_path = tmp_path_factory.mktemp("lm_eval")
     folder = tmp_path / "tasks"
     folder.mkdir()
     rows = [{"question": f"{i}?", "choices": ["yes", "no"], "label": i % 2} for i in range(7)]
     (tmp_path / "rows.json").write_text("\n".join(map(json.dumps, rows)))
     for name, path in (("tiny", tmp_path / "rows.json"), ("lost", tmp_path / "nowhere.json")):
         (folder / f"{name}.yaml").write_text(TASK.format(name=name, path=path))
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(library, "TaskManager", cache(library.TaskManager))
+        yield folder
 
 
 def test_lm_eval_loads_the_data_of_its_tasks(tasks):
