@@ -1,7 +1,9 @@
 """What every optimizer must do, AdamW, HORST and HAM alike; then what is their own."""
 
 import copy
+import math
 import pickle
+import random
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from accelerate.state import GradientState
 from torch import nn
 
 from unrolled.checkpoint import Checkpoint, load_latest_checkpoint, save_checkpoint
-from unrolled.horst import Ham, Horst, operators, parameter_groups
+from unrolled.horst import Ham, Horst, operators, optimizers, parameter_groups
 from unrolled.horst.optimizers import Composition
 
 OPTIMIZERS = {
@@ -238,8 +240,9 @@ def test_accelerate_takes_it_and_accumulates(build):
 
 @pytest.mark.parametrize("foreach", [True, False])
 @pytest.mark.parametrize("reference_foreach", [True, False])
-def test_without_mirror_it_is_adamw_to_the_last_bit(ours, foreach, reference_foreach):
-    shapes = (7, 5), (11,), (300, 301)  # the last is cut into pieces
+def test_without_mirror_it_is_adamw_to_the_last_bit(ours, monkeypatch, foreach, reference_foreach):
+    monkeypatch.setitem(optimizers.CHUNK, "cpu", 2_048)
+    shapes = (7, 5), (11,), (50, 91)  # the last is cut into pieces
     found, expected = matrices(*shapes), matrices(*shapes)
     options = {"lr": 0.01, "betas": (0.9, 0.95), "weight_decay": 0.1}
     mine = ours(found, alpha=0.0, beta=0.0, foreach=foreach, **options)
@@ -250,8 +253,63 @@ def test_without_mirror_it_is_adamw_to_the_last_bit(ours, foreach, reference_for
         assert torch.equal(a, b)
 
 
-def test_foreach_and_one_by_one_agree(ours):
-    shapes = (3, 4), (5,), (300, 301), (70_000,), (400, 200)
+def plain_step(theta, g, m, v, t, values, driver):
+    """The step written down without any care for its speed; theta, m and v change in place."""
+    (b1, b2), lr, clamp = values["betas"], values["lr"], values["clamp"]
+    m.lerp_(g, 1 - b1)
+    v.mul_(b2).addcmul_(g, g, value=1 - b2)
+    size = lr / (1 - b1**t)
+    denominator = v.sqrt() / math.sqrt(1 - b2**t) + values["eps"]
+    theta.mul_(1 - lr * values["weight_decay"]).addcdiv_(m, denominator, value=-size)
+    if driver == "update":
+        exponent = theta.sign() * m / denominator * (-values["alpha"] * size)
+    else:
+        exponent = theta.sign() * g * (-values["alpha"] * lr)
+    exponent = (exponent - lr * values["beta"]).clamp_min(-clamp).clamp_max(clamp)
+    theta.mul_(exponent.exp())
+
+
+def random_values(seed):
+    generator = random.Random(seed)
+    return {
+        "lr": 10 ** generator.uniform(-4, -1),
+        "betas": (generator.choice([0.0, 0.8, 0.9]), generator.choice([0.95, 0.999])),
+        "eps": generator.choice([1e-8, 1e-3]),
+        "weight_decay": generator.choice([0.0, 0.1]),
+        "alpha": generator.choice([0.0, 1.0, 20.0, 300.0]),
+        "beta": generator.choice([0.0, 0.0, 0.3]),
+        "clamp": generator.choice([0.01, 5.0]),
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("foreach", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_no_shortcut_changes_a_bit(ours, monkeypatch, dtype, foreach, seed):
+    monkeypatch.setitem(optimizers.CHUNK, "cpu", 512)
+    values, shapes = random_values(seed), ((3, 5), (7,), (16, 32), (41, 53), (512,), (30, 90))
+    found = matrices(*shapes, dtype=dtype)
+    for param in (found[-1], found[0]):
+        param.data = param.data.T  # not contiguous
+    with torch.no_grad():
+        found[3][0] = 0.0
+    state = torch.float64 if dtype == torch.float64 else torch.float32
+    plain = [p.detach().clone() for p in found]
+    moments = [[torch.zeros_like(p, dtype=state) for _ in range(2)] for p in plain]
+    optimizer = ours(found, foreach=foreach, **values)
+    for t in range(1, 5):
+        walk(found, optimizer, 1, first=t)
+        for theta, param, (m, v) in zip(plain, found, moments, strict=True):
+            wide = theta.to(state)
+            plain_step(wide, param.grad.to(state), m, v, t, values, ours.driver)
+            theta.copy_(wide)
+    for a, b in zip(plain, found, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_foreach_and_one_by_one_agree(ours, monkeypatch):
+    monkeypatch.setitem(optimizers.CHUNK, "cpu", 2_048)
+    shapes = (3, 4), (5,), (50, 91), (5_000,), (80, 40)
     runs = []
     for foreach in (True, False):
         params = matrices(*shapes)

@@ -35,7 +35,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 HALF = (torch.float16, torch.bfloat16)
 # Elements that are worked on at a time: on a CPU six arrays of them should fit its cache; on a GPU
 # two arrays of them are all that a step needs beside the state.
-CHUNK = {"cpu": 2**16}
+CHUNK = {"cpu": 2**17}
 LARGE_CHUNK = 2**25
 MIRRORED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.MultiheadAttention)
 
@@ -460,27 +460,42 @@ def _state_dtype(param: Tensor) -> torch.dtype:
 
 
 def _step_each(work: Iterable[_Work], group: dict[str, Any], driver: str) -> None:
+    (b1, b2), lr, rooms = group["betas"], group["lr"], {}
     for theta, g, m, v, t in work:
-        (b1, b2), lr = group["betas"], group["lr"]
+        denominator, exponent = _rooms(rooms, v, theta)
         # theta <- (1 - eta lambda) theta
-        theta.mul_(1 - lr * group["weight_decay"])
+        if group["weight_decay"]:
+            theta.mul_(1 - lr * group["weight_decay"])
         # m <- b1 m + (1 - b1) g,  v <- b2 v + (1 - b2) g^2
         m.lerp_(g, 1 - b1)
         v.mul_(b2).addcmul_(g, g, value=1 - b2)
         # theta <- theta - eta / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps)
         size = lr / (1 - b1**t)
-        denominator = (v.sqrt() / math.sqrt(1 - b2**t)).add_(group["eps"])
+        torch.sqrt(v, out=denominator).div_(math.sqrt(1 - b2**t)).add_(group["eps"])
         theta.addcdiv_(m, denominator, value=-size)
         if not _is_mirrored(group):
             continue
         # theta <- theta exp(-sign(theta) eta alpha d - eta beta)
-        exponent = theta.sign()
+        torch.sign(theta, out=exponent)
         if driver == "update":
             exponent.mul_(m).div_(denominator).mul_(-group["alpha"] * size)
         else:
             exponent.mul_(g).mul_(-group["alpha"] * lr)
-        exponent.sub_(lr * group["beta"]).clamp_(-group["clamp"], group["clamp"])
-        theta.mul_(exponent.exp_())
+        if group["beta"]:
+            exponent.sub_(lr * group["beta"])
+        theta.mul_(exponent.clamp_(-group["clamp"], group["clamp"]).exp_())
+
+
+def _rooms(kept: dict[tuple, list[Tensor]], *tensors: Tensor) -> list[Tensor]:
+    """Return memory like that of the tensors: the last one again, where it fits.
+
+    Memory that was used a moment ago is still in the cache of a CPU; new memory is not.
+    """
+    key = tuple((x.shape, x.stride(), x.dtype, x.device) for x in tensors)
+    if key not in kept:
+        kept.clear()
+        kept[key] = [torch.empty_like(x) for x in tensors]
+    return kept[key]
 
 
 def _step_fused(work: Iterable[_Work], group: dict[str, Any], driver: str) -> None:
@@ -506,7 +521,10 @@ def _is_mirrored(group: dict[str, Any]) -> bool:
 
 
 def _step_many(work: list[_Work], group: dict[str, Any], driver: str) -> None:
-    for bucket in _buckets(work):
+    buckets = list(_buckets(work))
+    # one call for many tensors pays where they are small; a large piece is alone, and faster so
+    _step_each((bucket[0] for bucket in buckets if len(bucket) == 1), group, driver)
+    for bucket in (bucket for bucket in buckets if len(bucket) > 1):
         thetas, grads, ms, vs, steps = map(list, zip(*bucket, strict=True))
         denominators, sizes = _adamw_many(thetas, grads, ms, vs, steps, group)
         if _is_mirrored(group):
@@ -530,7 +548,8 @@ def _adamw_many(
     group: dict[str, Any],
 ) -> tuple[list[Tensor], list[float]]:
     (b1, b2), lr = group["betas"], group["lr"]
-    torch._foreach_mul_(thetas, 1 - lr * group["weight_decay"])
+    if group["weight_decay"]:
+        torch._foreach_mul_(thetas, 1 - lr * group["weight_decay"])
     torch._foreach_lerp_(ms, grads, 1 - b1)
     torch._foreach_mul_(vs, b2)
     torch._foreach_addcmul_(vs, grads, grads, 1 - b2)
@@ -543,7 +562,8 @@ def _adamw_many(
 
 
 def _multiply_many(thetas: list[Tensor], exponents: list[Tensor], group: dict[str, Any]) -> None:
-    torch._foreach_sub_(exponents, group["lr"] * group["beta"])
+    if group["beta"]:
+        torch._foreach_sub_(exponents, group["lr"] * group["beta"])
     torch._foreach_clamp_min_(exponents, -group["clamp"])
     torch._foreach_clamp_max_(exponents, group["clamp"])
     torch._foreach_exp_(exponents)
