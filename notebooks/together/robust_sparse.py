@@ -30,7 +30,7 @@
 # | preset | what runs | time |
 # |---|---|---|
 # | smoke | random tokens, a tiny encoder, two sparsities | seconds |
-# | live | MiniLM: the four corners of the square at 50 % of zeros, 20 steps | about a minute on one core |
+# | live | MiniLM: the four corners of the square at 50 % of zeros, 12 steps | about a minute on one core |
 # | laptop | the same corners at three sparsities, 80 steps of 12 snippets, 5 seeds | about 50 core-minutes in all |
 # | colab | five sparsities, three epochs | sized for a 16 GB GPU, not measured |
 

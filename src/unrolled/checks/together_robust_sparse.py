@@ -99,8 +99,10 @@ def together_interactions(answer: Callable[[Square], Any]) -> str:
 
     Examples
     --------
-    >>> together_interactions(lambda runs: [0.0 for _ in runs["both"]])
-    Not yet: on a hidden case your answer is off by 100% of its size.
+    >>> def gain(runs):
+    ...     return [runs["both"][seed] - runs["neither"][seed] for seed in sorted(runs["both"])]
+    >>> together_interactions(gain)
+    Not yet: that is the gain of both over neither. Take off the two gains alone.
     """
     mistakes = [
         Mistake(
@@ -198,8 +200,10 @@ def together_bearable_noise(answer: Callable[..., float]) -> str:
 
     Examples
     --------
-    >>> together_bearable_noise(lambda m, signal, spread, d, ratio: 0.0)
-    Not yet: on a hidden case your answer is off by 100% of its size.
+    >>> def bearable(accuracy, signal, spread, d, ratio):
+    ...     return signal * d**0.5 * ratio / stats.norm.ppf(accuracy)
+    >>> together_bearable_noise(bearable)
+    Not yet: did you forget the spread? It and the noise add up in squares.
     """
 
     def plain(accuracy: float, signal: float, spread: float, d: int, ratio: float) -> float:

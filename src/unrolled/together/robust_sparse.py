@@ -404,12 +404,12 @@ EXPERIMENT = Experiment(
         # What a notebook trains while it is read: the four corners, at one sparsity.
         "live": RobustSparseSettings(
             text=TextSettings(
-                steps=20,
-                batch_size=12,
+                steps=12,
+                batch_size=8,
                 length=16,
                 gammas=(0.0, 1.0, 2.0),
                 validation_texts=50,
-                test_texts=100,
+                test_texts=60,
                 shift_texts=1,
             ),
             sparsities=(0.5,),
