@@ -22,9 +22,11 @@ def test_every_size_is_compared_with_every_reference_eager_and_compiled(monkeypa
         if row["comparison"].startswith("time")
     ]
     words = [f"time: HORST / {name}" for name in ("AdamW foreach", "AdamW fused", "HAM")]
-    expected = [*words, *(f"{name}, compiled" for name in words)]
+    floor = "time: the exponential alone / AdamW foreach"
+    expected = [words[0], floor, *words[1:], *(f"{name}, compiled" for name in words)]
     assert [row["comparison"] for row in rows] == 2 * expected
-    assert [row["parameters"] for row in rows] == [*[500] * 6, *[1_000] * 6]
+    assert [row["parameters"] for row in rows] == [*[500] * 7, *[1_000] * 7]
+    assert all(row["ratio_low"] <= row["ratio"] <= row["ratio_high"] for row in rows)
     steppers = [step.__self__ for step in compiled]
     assert [type(one).__name__ for one in steppers] == 2 * ["Horst", "AdamW", "Ham"]
     assert not any(one.defaults.get("fused") for one in steppers)
@@ -33,14 +35,29 @@ def test_every_size_is_compared_with_every_reference_eager_and_compiled(monkeypa
 def test_the_sizes_are_those_that_were_asked_for():
     assert PRESETS["laptop"].sizes == (1_000_000, 10_000_000, 100_000_000)
     for size in PRESETS["laptop"].sizes:
-        matrices = max(1, round(size / PRESETS["laptop"].side ** 2))
-        assert matrices * PRESETS["laptop"].side ** 2 == pytest.approx(size, rel=0.06)
+        count, side = bench._matrices(PRESETS["laptop"], size)
+        assert count <= bench.MOST
+        assert count * side**2 == pytest.approx(size, rel=0.06)
+    assert [bench._rounds(PRESETS["laptop"], size) for size in (10**7, 10**8)] == [16, 8]
+
+
+def test_the_exponential_takes_every_number_once(monkeypatch):
+    monkeypatch.setitem(bench.CHUNK, "cpu", 300)
+    exp, seen = torch.exp, []
+
+    def counted(x, out):
+        seen.append(x.numel())
+        return exp(x, out=out)
+
+    monkeypatch.setattr(torch, "exp", counted)
+    bench._exponential(SMOKE, 1_000)()
+    assert seen == [300, 300, 300, 124]  # four matrices of 16 rows and columns
 
 
 def test_the_state_is_no_larger_than_that_of_adamw():
     settings = replace(SMOKE, side=64)
-    whole, beside = bench._memories(settings, 80 * 64**2)
-    state = 2 * 4 * 80 * 64**2 / 1e6  # two moments in float32, in megabytes
+    whole, beside = bench._memories(settings, 160 * 64**2)
+    state = 2 * 4 * 160 * 64**2 / 1e6  # two moments in float32, in megabytes
     for side in ("megabytes", "reference_megabytes"):
         assert whole[side] >= state
         assert whole[side] - beside[side] == pytest.approx(state, rel=0.1)

@@ -481,6 +481,29 @@ def test_compiled_steps_are_the_same(ours):
     assert optimizer.state[compiled[0]]["step"] == 4
 
 
+def test_the_bias_corrections_of_compiled_steps_are_exact():
+    steps = [torch.tensor(float(t)) for t in (1, 7, 40_000)]
+    found = optimizers._bias_corrections(steps, 0.9, 0.999).tolist()
+    expected = [[1 - b ** int(t) for b in (0.9, 0.999)] for t in steps]
+    assert found == [pytest.approx(pair, rel=1e-15) for pair in expected]
+
+
+def test_a_compiled_step_takes_its_powers_once_for_all_tensors(ours):
+    graphs = []
+
+    def note(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    params = matrices((6, 5), (4,), (3, 3))
+    for param in params:
+        param.grad = torch.ones_like(param)
+    torch.compile(ours(params, 0.01).step, backend=note)()
+    names = [str(node.target) for graph in graphs for node in graph.graph.nodes]
+    assert sum("bias_corrections" in name for name in names) == 1
+    assert not any("pow" in name for name in names)
+
+
 def test_a_composition_of_operators_is_horst():
     (expected,), (found,), (rest,) = matrices((4, 4)), matrices((4, 4)), matrices((2,))
 

@@ -15,7 +15,7 @@ from unrolled.benchmark import compare_memory, compare_times
 from unrolled.horst import language
 from unrolled.horst.compositions import Tuned, build_optimizer
 from unrolled.horst.language import LanguageSettings
-from unrolled.horst.optimizers import Ham, Horst
+from unrolled.horst.optimizers import CHUNK, Ham, Horst
 from unrolled.horst.vit import ViT, ViTConfig
 from unrolled.provenance import threads
 from unrolled.results import Row
@@ -23,11 +23,13 @@ from unrolled.results import Row
 __all__ = ["BENCHMARK", "PRESETS", "BenchmarkSettings", "run"]
 
 Work = Callable[[], None]
-SIDE = 1_024  # the matrices that are stepped have so many rows and columns
+SIDE = 1_024  # the matrices that are stepped have at least so many rows and columns
+MOST = 24  # and there are at most so many of them: a compiler takes long for more
+LARGE = 50_000_000  # from so many parameters on, a step is long enough to time it half as often
 VALUES = {"lr": 1e-3, "weight_decay": 0.1}
-FUSED = "AdamW fused"
+FOREACH, FUSED = "AdamW foreach", "AdamW fused"
 REFERENCES: dict[str, Callable[..., Optimizer]] = {
-    "AdamW foreach": partial(AdamW, foreach=True),
+    FOREACH: partial(AdamW, foreach=True),
     FUSED: partial(AdamW, fused=True),
     "HAM": Ham,
 }
@@ -40,15 +42,15 @@ class BenchmarkSettings:
     Parameters
     ----------
     sizes
-        Parameters of the optimizers that step alone, in matrices of `side` rows and columns.
+        Parameters of the optimizers that step alone, in square matrices.
     side
-        Their rows and columns.
+        Their rows and columns; doubled until no more than 24 matrices are needed.
     vit, batch_size
         The network and the images of an end-to-end step.
     language
         Model and batch of the other one, whose tokens are random.
     rounds
-        How often the two sides are timed in turn.
+        How often the two sides are timed in turn; half as often for more than 50 M parameters.
     compiled
         Whether to compare compiled steps, too; on a CPU that takes a C++ compiler.
     """
@@ -89,6 +91,9 @@ def run(preset: str = "laptop") -> list[Row]:
     - with `torch.optim.AdamW`, ``foreach`` and ``fused``, and with `Ham`, in time;
     - compiled with the same three, in time; ``fused``, compiled beforehand, stays as it is;
 
+    beside them the exponential of as many numbers with AdamW ``foreach``, in time: what every way
+    to write HORST adds to AdamW at least, without a compiler;
+
     and one training step of a ViT and of a GPT (forward, backward, step) with that under AdamW as
     torch chooses to run it, in time.
 
@@ -118,7 +123,7 @@ def _steps(settings: BenchmarkSettings, size: int) -> list[Row]:
 
 
 def _memories(settings: BenchmarkSettings, size: int) -> list[Row]:
-    pair = _horst(settings, size), _optimizer(settings, size, REFERENCES["AdamW foreach"])
+    pair = _horst(settings, size), _optimizer(settings, size, REFERENCES[FOREACH])
     words = "HORST / AdamW foreach"
     # the first step makes the state, the second one finds it
     return [
@@ -130,13 +135,36 @@ def _memories(settings: BenchmarkSettings, size: int) -> list[Row]:
 def _times(settings: BenchmarkSettings, size: int, *, compiled: bool) -> list[Row]:
     torch.compiler.reset()  # it compiles a function for so many optimizers only, then gives up
     ours, rows = _work(_horst(settings, size), compiled), []
+    compare = partial(compare_times, rounds=_rounds(settings, size))
     for name, build in REFERENCES.items():
         # built one after the other: two of 100 M parameters are large enough
         theirs = _work(_optimizer(settings, size, build), compiled and name != FUSED)
         words = f"HORST / {name}, compiled" if compiled else f"HORST / {name}"
-        rows.append(compare_times(f"time: {words}", ours, theirs, rounds=settings.rounds))
+        rows.append(compare(f"time: {words}", ours, theirs))
+        if name == FOREACH and not compiled:
+            floor = _exponential(settings, size)
+            rows.append(compare(f"time: the exponential alone / {name}", floor, theirs))
+            del floor
         del theirs
     return rows
+
+
+def _rounds(settings: BenchmarkSettings, size: int) -> int:
+    return settings.rounds if size < LARGE else settings.rounds // 2
+
+
+def _exponential(settings: BenchmarkSettings, size: int) -> Work:
+    """Return the work of an exponential of each weight, in pieces that fit the cache."""
+    count, side = _matrices(settings, size)
+    numbers = torch.linspace(-0.1, 0.1, count * side**2, device=_device())
+    pieces = numbers.split(CHUNK.get(_device(), numbers.numel()))
+    room = torch.empty_like(pieces[0])
+
+    def work() -> None:
+        for piece in pieces:
+            torch.exp(piece, out=room[: piece.numel()])
+
+    return work
 
 
 def _work(optimizer: Optimizer, compiled: bool) -> Work:
@@ -151,14 +179,19 @@ def _optimizer(
     settings: BenchmarkSettings, size: int, build: Callable[..., Optimizer]
 ) -> Optimizer:
     """Return an optimizer of matrices with gradients."""
-    side = settings.side
-    params = [
-        nn.Parameter(0.05 * torch.randn(side, side, device=_device()))
-        for _ in range(max(1, round(size / side**2)))
-    ]
+    count, side = _matrices(settings, size)
+    params = [nn.Parameter(0.05 * torch.randn(side, side, device=_device())) for _ in range(count)]
     for param in params:
         param.grad = 0.01 * torch.randn_like(param)
     return build(params, **VALUES)
+
+
+def _matrices(settings: BenchmarkSettings, size: int) -> tuple[int, int]:
+    """Return how many square matrices have about `size` weights together, and their rows."""
+    side = settings.side
+    while size / side**2 > MOST:
+        side *= 2
+    return max(1, round(size / side**2)), side
 
 
 def _end_to_end(settings: BenchmarkSettings) -> list[Row]:

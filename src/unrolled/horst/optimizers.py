@@ -498,19 +498,40 @@ def _rooms(kept: dict[tuple, list[Tensor]], *tensors: Tensor) -> list[Tensor]:
     return kept[key]
 
 
-def _step_fused(work: Iterable[_Work], group: dict[str, Any], driver: str) -> None:
+def _step_fused(work: list[_Work], group: dict[str, Any], driver: str) -> None:
     """Take the same step in the form that a compiler turns into one pass over the memory."""
+    if not work:
+        return
     (b1, b2), lr, alpha, clamp = (group[name] for name in ("betas", "lr", "alpha", "clamp"))
-    for theta, g, m, v, t in work:
-        t = t.double()  # in float32, 1 - b2^t would have three wrong digits
+    corrections = _bias_corrections([item.step for item in work], b1, b2)
+    for i, (theta, g, m, v, _) in enumerate(work):
+        c1, c2 = corrections[i].to(theta.device, theta.dtype).unbind()
         m.copy_(b1 * m + (1 - b1) * g)
         v.copy_(b2 * v + (1 - b2) * g * g)
         # eta A = eta (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps)
-        update = lr * (m / (1 - b1**t)) / ((v / (1 - b2**t)).sqrt() + group["eps"])
+        update = lr * (m / c1) / ((v / c2).sqrt() + group["eps"])
         half = theta * (1 - lr * group["weight_decay"]) - update
-        d = update if driver == "update" else lr * g
-        exponent = (-alpha * half.sign() * d - lr * group["beta"]).clamp(-clamp, clamp)
-        theta.copy_(half * exponent.exp())
+        if _is_mirrored(group):
+            d = update if driver == "update" else lr * g
+            exponent = (-alpha * half.sign() * d - lr * group["beta"]).clamp(-clamp, clamp)
+            half = half * exponent.exp()
+        theta.copy_(half)
+
+
+@torch.library.custom_op("unrolled::bias_corrections", mutates_args=())
+def _bias_corrections(steps: list[Tensor], b1: float, b2: float) -> Tensor:
+    """Return ``1 - b1^t`` and ``1 - b2^t`` for each number of steps, in float64.
+
+    In float32, ``1 - b2^t`` would have three wrong digits. An operation of its own, because a
+    compiler that sees into it takes both powers again and again, for each few weights.
+    """
+    t = torch.stack(steps).double()
+    return torch.stack([1 - b1**t, 1 - b2**t], dim=1)  # (N, 2)
+
+
+@_bias_corrections.register_fake
+def _(steps: list[Tensor], b1: float, b2: float) -> Tensor:
+    return torch.empty(len(steps), 2, dtype=torch.float64)
 
 
 def _is_mirrored(group: dict[str, Any]) -> bool:
