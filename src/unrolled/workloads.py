@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from unrolled.experiment import Case, Experiment
@@ -141,18 +142,18 @@ def horst_vision(settings: Any, case: Case) -> Workload:
     """Count a ViT in closed form, or a convolutional network with the counter."""
     import torch
 
-    from unrolled.horst.vision import build_model
-    from unrolled.horst.vit import ViT
+    from unrolled.horst.vision import SHAPES, build_model
     from unrolled.transformer import count_parameters
 
-    model = build_model(settings, case["model"])
-    total, size = count_parameters(model), number_bytes(settings.mixed_precision)
-    if isinstance(model, ViT):
-        flops, kept, tokens = _vit(model, size)
+    if case["model"] == "vit":
+        model = on_meta(lambda: build_model(settings, "vit"))
+        flops, kept, tokens = _vit(model, number_bytes(settings.mixed_precision))
     else:
-        side = 8 if settings.data == "toy" else 28
-        image = torch.zeros(1, 1, side, side)
+        model = build_model(settings, "cnn")
+        side, channels, _ = SHAPES[settings.data]
+        image = torch.zeros(1, channels, side, side)
         flops, kept, tokens = counted_flops(model, image), kept_bytes(model, image), 1
+    total = count_parameters(model)
     return Workload(
         parameters=total,
         trainable=total,
@@ -244,22 +245,28 @@ def decoder_blocks(shape: dict[str, Any], length: int) -> Blocks:
 
 def encoder_blocks(config: Any, length: int) -> Blocks:
     """Return the blocks of an encoder of `transformers` in the manner of BERT."""
+    distilled = config.model_type == "distilbert"  # which has a name of its own for this
     return Blocks(
         layers=config.num_hidden_layers,
         width=config.hidden_size,
         length=length,
-        hidden=config.intermediate_size,
+        hidden=config.hidden_dim if distilled else config.intermediate_size,
     )
 
 
 def descent_text(settings: Any, case: Case) -> Workload | None:
     """Count an encoder with a small head, which is read at every layer."""
-    from unrolled.descent.text import METHODS, build_classifier
+    from unrolled.descent.text import METHODS
 
-    if case["method"] not in METHODS:
-        return None
-    model = build_classifier(settings.task, settings.head, settings.dropout)
-    return text_encoder(model, settings)
+    return _text(settings) if case["method"] in METHODS else None
+
+
+@lru_cache(maxsize=4)
+def _text(settings: Any) -> Workload:
+    from unrolled.descent.text import ENCODERS, classifier_of, classifier_on_meta
+
+    build = classifier_on_meta if settings.encoder in ENCODERS else classifier_of
+    return text_encoder(build(settings), settings)
 
 
 def text_encoder(model: nn.Module, settings: Any) -> Workload:
@@ -282,27 +289,35 @@ def text_encoder(model: nn.Module, settings: Any) -> Workload:
 
 def descent_video(settings: Any, case: Case) -> Workload | None:
     """Count UT and DUST, which are small, with the counter."""
-    import torch
-
-    from unrolled.descent.video import NETWORKS, build_network, training_config
-    from unrolled.transformer import count_parameters
+    from unrolled.descent.video import NETWORKS, training_config
 
     if case["network"] not in NETWORKS:
         return None
-    model = build_network(settings, case["network"])
+    total, flops, kept = _video_counts(settings, case["network"])
     training = training_config(settings, case["method"])
-    row, total = torch.zeros(1, *FOOTAGE), count_parameters(model)
     return Workload(
         parameters=total,
         trainable=total,
-        flops=counted_flops(model, row),
+        flops=flops,
         tokens=FOOTAGE[0],
-        kept=kept_bytes(model, row),
+        kept=kept,
         batch_size=training.batch_size,
         steps=training.steps,
         precision=training.mixed_precision,
         state_bytes=adam_bytes(total),
     )
+
+
+@lru_cache(maxsize=8)
+def _video_counts(settings: Any, network: str) -> tuple[int, int, int]:
+    """Return parameters, operations and kept bytes of a network: the same for every method."""
+    import torch
+
+    from unrolled.descent.video import build_network
+    from unrolled.transformer import count_parameters
+
+    model, row = build_network(settings, network), torch.zeros(1, *FOOTAGE)
+    return count_parameters(model), counted_flops(model, row), kept_bytes(model, row)
 
 
 # --- together -----------------------------------------------------------------------------------

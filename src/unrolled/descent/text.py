@@ -1,7 +1,7 @@
 r"""Text: constraints of descent on a pretrained encoder, against equal training without them.
 
-Each unit fine-tunes all-MiniLM-L6-v2 on snippets of film reviews (split by film) with one head for
-all layers, by one method:
+Each unit fine-tunes all-MiniLM-L6-v2 on snippets of film reviews (split by film), or an encoder of
+`ENCODERS` on IMDb or MNLI, with one head for all layers, by one method:
 
 - "erm": the loss of the last layer (empirical risk minimisation);
 - "early": the same, with the weights of the step that had the lowest validation loss;
@@ -17,7 +17,7 @@ accuracy over :math:`\gamma` under Gaussian noise, ``area_gaussian``.
 
 A run of the preset laptop takes about 2.7 minutes of one core: .7 s a step (24 snippets of 32
 tokens), .7 s to read 100 snippets. That is less than half an epoch, so early stopping has little to
-stop; the preset colab runs three epochs.
+stop; the presets colab and paper run three epochs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -37,6 +37,7 @@ import torch.nn.functional as F
 from scipy import optimize, sparse, stats
 from torch import Tensor, nn
 
+from unrolled.data.original import present, pretrained_part
 from unrolled.data.pretrained import load_minilm, minilm_folder
 from unrolled.data.reviews import (
     LabelledTexts,
@@ -68,6 +69,7 @@ from unrolled.results import (
     thin,
 )
 from unrolled.results.claims import judge_pairs
+from unrolled.settings import added
 from unrolled.training import (
     FitResult,
     NonFiniteError,
@@ -76,8 +78,10 @@ from unrolled.training import (
     TrainingConfig,
     fit,
 )
+from unrolled.transformer import require_choice
 
 __all__ = [
+    "ENCODERS",
     "EXPERIMENT",
     "HEADS",
     "METHODS",
@@ -86,6 +90,7 @@ __all__ = [
     "build_classifier",
     "build_constraint",
     "descent_columns",
+    "encoder_config",
     "layer_columns",
     "load_batches",
     "noise_columns",
@@ -101,6 +106,14 @@ METHODS = ("erm", "early", "deep", *FORMS)
 HEADS = ("linear", "norm", "pooler")
 """What reads a state: a linear map, a LayerNorm before it, or the encoder's dense layer."""
 
+ENCODERS = {
+    "distilbert": "distilbert/distilbert-base-uncased",
+    "roberta_base": "FacebookAI/roberta-base",
+    "roberta_large": "FacebookAI/roberta-large",
+}
+"""The encoders of the paper, by their names on the hub."""
+
+ORIGINAL_TASKS = ("imdb", "mnli", "mnli_mismatched")  # the names in `unrolled.data.catalog`
 Batch = dict[str, Tensor]
 NUM_CLASSES = 2
 NOISE_SEED = 2**20  # the draws at test; no seed of a run is that large
@@ -111,6 +124,13 @@ TINY = {
     "num_attention_heads": 2,
     "intermediate_size": 32,
 }
+ROBERTA = {"vocab_size": 50_265, "max_position_embeddings": 514, "type_vocab_size": 1}
+LARGE = {
+    "hidden_size": 1_024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "intermediate_size": 4_096,
+}
 
 
 @dataclass(frozen=True)
@@ -120,8 +140,9 @@ class TextSettings:
     Parameters
     ----------
     task
-        "sentiment"; "plots": does this review belong to this plot?; or "toy": random tokens of
-        which some give the class away, with a tiny random encoder, so that nothing is fetched.
+        "sentiment"; "plots": does this review belong to this plot?; "imdb", "mnli" or
+        "mnli_mismatched", which must be in the cache; or "toy": random tokens of which some give
+        the class away, with a tiny random encoder, so that nothing is fetched.
     methods
         Compared with the mean readout and without noise at training.
     cls_methods
@@ -129,7 +150,7 @@ class TextSettings:
     noisy_methods
         Compared with Gaussian noise of `training_gamma` on the embeddings at training.
     reference
-        Whether the row of TF-IDF is made.
+        Whether the row of TF-IDF is made; there is none for three classes.
     steps, batch_size, length
         Optimizer steps, texts per step, tokens per text.
     learning_rate, deep_learning_rate
@@ -138,7 +159,7 @@ class TextSettings:
     dropout
         Share of activations dropped at training, in the encoder and before the head.
     head
-        Name of `HEADS`.
+        Name of `HEADS`; an encoder of `ENCODERS` has "pooler" alone, the head of its own.
     alpha, dual_step, relaxation_cost
         The share of each layer, the dual step, and the cost of the resilient form; None is plain.
     training_gamma, gammas, noise_draws
@@ -149,9 +170,14 @@ class TextSettings:
         Steps between two validations of early stopping.
     mixed_precision
         ``"no"`` or ``"bf16"``.
+    encoder
+        "minilm", or a name of `ENCODERS`.
+    folder
+        Where weights and tokenizer of an encoder of `ENCODERS` are; the cache of `transformers` if
+        it is empty.
     """
 
-    task: Literal["sentiment", "plots", "toy"] = "sentiment"
+    task: Literal["sentiment", "plots", "toy", "imdb", "mnli", "mnli_mismatched"] = "sentiment"
     methods: tuple[str, ...] = ("erm", "early", "deep", "exact", "cumulative", "proxy")
     cls_methods: tuple[str, ...] = ("erm", "deep", "exact")
     noisy_methods: tuple[str, ...] = ("erm", "deep", "exact")
@@ -175,6 +201,8 @@ class TextSettings:
     shift_texts: int = 300
     validate_every: int = 20
     mixed_precision: Literal["no", "bf16"] = "no"
+    encoder: Literal["minilm", "distilbert", "roberta_base", "roberta_large"] = added("minilm")
+    folder: str = added("")
 
 
 def cases(settings: TextSettings) -> list[Case]:
@@ -183,13 +211,29 @@ def cases(settings: TextSettings) -> list[Case]:
         (settings.methods, "mean", 0.0),
         (settings.cls_methods, "cls", 0.0),
         (settings.noisy_methods, "mean", settings.training_gamma),
-        (("tfidf",) if settings.reference else (), "words", 0.0),
+        (("tfidf",) if has_reference(settings) else (), "words", 0.0),
     )
     return [
         {"method": method, "readout": readout, "training_noise": gamma}
         for methods, readout, gamma in groups
         for method in methods
     ]
+
+
+def has_reference(settings: TextSettings) -> bool:
+    """Return whether there is a row of TF-IDF, which tells two classes apart."""
+    return settings.reference and num_classes(settings.task) == NUM_CLASSES
+
+
+def num_classes(task: str) -> int:
+    """Return the number of classes of a task.
+
+    Examples
+    --------
+    >>> num_classes("imdb"), num_classes("mnli")
+    (2, 3)
+    """
+    return 3 if task.startswith("mnli") else NUM_CLASSES
 
 
 def measure(settings: TextSettings, case: Case, seed: int, report: Report) -> dict[str, Any]:
@@ -221,12 +265,18 @@ def measure(settings: TextSettings, case: Case, seed: int, report: Report) -> di
 def batches_of(settings: TextSettings) -> dict[str, Batch]:
     """Return the data of the settings; see `load_batches`."""
     counts = (settings.validation_texts, settings.test_texts, settings.shift_texts)
-    return load_batches(settings.task, settings.length, *counts)
+    own = (settings.encoder, settings.folder)
+    return _load_batches(settings.task, settings.length, *counts, *own)
 
 
-@lru_cache(maxsize=4)
 def load_batches(
-    task: str, length: int, validation_texts: int, test_texts: int, shift_texts: int
+    task: str,
+    length: int,
+    validation_texts: int,
+    test_texts: int,
+    shift_texts: int,
+    encoder: str = "minilm",
+    folder: str = "",
 ) -> dict[str, Batch]:
     """Return tokens, mask and labels of each split, each as one batch of (n, length).
 
@@ -238,6 +288,8 @@ def load_batches(
         Tokens per text.
     validation_texts, test_texts, shift_texts
         How many are kept, evenly spread over the split.
+    encoder, folder
+        As in `TextSettings`: whose tokens.
 
     Returns
     -------
@@ -245,24 +297,49 @@ def load_batches(
         With the keys "train", "validation", "test"; for "sentiment" also "shift", sentences about
         products.
 
+    Raises
+    ------
+    unrolled.data.fetch.FetchError
+        A set of the papers, or a tokenizer, is not in the cache; the message says how to get it.
+
     Examples
     --------
     >>> batches = load_batches("toy", 8, 20, 30, 10)
     >>> {split: tuple(batch["input_ids"].shape) for split, batch in batches.items()}
     {'train': (200, 8), 'validation': (20, 8), 'test': (30, 8), 'shift': (10, 8)}
     """
+    counts = (validation_texts, test_texts, shift_texts)
+    return _load_batches(task, length, *counts, encoder, folder)
+
+
+@lru_cache(maxsize=4)
+def _load_batches(
+    task: str,
+    length: int,
+    validation_texts: int,
+    test_texts: int,
+    shift_texts: int,
+    encoder: str,
+    folder: str,
+) -> dict[str, Batch]:
     kept = {"validation": validation_texts, "test": test_texts, "shift": shift_texts}
     if task == "toy":
         sizes = {"train": 200, **kept}
         return {split: _toy(count, length, i) for i, (split, count) in enumerate(sizes.items())}
-    texts = movie_reviews() if task == "sentiment" else reviews_and_plots()
-    found = {split: _encode(texts, split, length) for split in ("train", "validation", "test")}
+    texts, encode = _texts(task), partial(_encode, _tokenizer(encoder, folder), length)
+    found = {split: encode(texts, split) for split in ("train", "validation", "test")}
     if task == "sentiment":
-        found["shift"] = _encode(amazon_reviews(), "test", length)
+        found["shift"] = encode(amazon_reviews(), "test")
     return {
         split: sample(batch, kept.get(split, len(batch["labels"])))
         for split, batch in found.items()
     }
+
+
+def _texts(task: str) -> LabelledTexts:
+    if task in ORIGINAL_TASKS:
+        return present(task)
+    return movie_reviews() if task == "sentiment" else reviews_and_plots()
 
 
 def sample(batch: Batch, count: int) -> Batch:
@@ -272,16 +349,18 @@ def sample(batch: Batch, count: int) -> Batch:
     return {name: values[index] for name, values in batch.items()}
 
 
-def _encode(texts: LabelledTexts, split: str, length: int) -> Batch:
+def _encode(tokenizer: Any, length: int, texts: LabelledTexts, split: str) -> Batch:
     options = {"padding": "max_length", "truncation": True, "max_length": length}
-    encoded = _tokenizer()(texts.texts(split), texts.seconds(split), return_tensors="pt", **options)
+    encoded = tokenizer(texts.texts(split), texts.seconds(split), return_tensors="pt", **options)
     return {**encoded, "labels": texts.labels(split)}
 
 
-@lru_cache(maxsize=1)
-def _tokenizer() -> Any:
+@lru_cache(maxsize=2)
+def _tokenizer(encoder: str, folder: str) -> Any:
     from transformers import AutoTokenizer
 
+    if encoder in ENCODERS:
+        return pretrained_part(AutoTokenizer, folder or ENCODERS[encoder])
     return AutoTokenizer.from_pretrained(minilm_folder(), local_files_only=True)
 
 
@@ -300,9 +379,11 @@ def _toy(count: int, length: int, seed: int) -> Batch:
     }
 
 
-def special_tokens(task: str) -> tuple[int, ...]:
+def special_tokens(settings: TextSettings) -> tuple[int, ...]:
     """Return the tokens that discrete noise leaves alone."""
-    return (0, 1, 2) if task == "toy" else tuple(_tokenizer().all_special_ids)
+    if settings.task == "toy":
+        return (0, 1, 2)
+    return tuple(_tokenizer(settings.encoder, settings.folder).all_special_ids)
 
 
 # --- model and training -------------------------------------------------------------------------
@@ -320,32 +401,33 @@ class FirstToken(nn.Module):
         return self.norm(states[:, 0])
 
 
-def build_classifier(task: str, head: str, dropout: float) -> nn.Module:
+def build_classifier(
+    task: str, head: str, dropout: float, encoder: str = "minilm", folder: str = ""
+) -> nn.Module:
     """Return the encoder of a task with a fresh head; the token embeddings are frozen.
 
     Parameters
     ----------
-    task, head, dropout
+    task, head, dropout, encoder, folder
         As in `TextSettings`.
 
     Returns
     -------
-    transformers.BertForSequenceClassification
-        Its head draws from torch's global generator.
-    """
-    from transformers import BertConfig, BertForSequenceClassification
+    transformers.PreTrainedModel
+        A ``...ForSequenceClassification``. Its head draws from torch's global generator.
 
-    if task == "toy":
-        config, encoder = BertConfig(**TINY), None
+    Raises
+    ------
+    ValueError
+        If an encoder of `ENCODERS` is to have another head than its own.
+    unrolled.data.fetch.FetchError
+        Its weights are not here; the message says how to get them.
+    """
+    if encoder in ENCODERS:
+        require_choice(head, "head", ("pooler",))
+        model = _original_classifier(encoder, folder, num_classes(task))
     else:
-        encoder, _ = load_minilm()
-        config = encoder.config
-    config.num_labels = NUM_CLASSES
-    model = BertForSequenceClassification(config)
-    if encoder is not None:
-        model.bert = encoder
-    if head != "pooler":
-        model.bert.pooler = FirstToken(config.hidden_size, head == "norm")
+        model = _small_classifier(task, head)
     for layer in model.modules():
         if isinstance(layer, nn.Dropout):
             layer.p = dropout
@@ -353,8 +435,66 @@ def build_classifier(task: str, head: str, dropout: float) -> nn.Module:
     return model
 
 
-def build_constraint(method: str, alpha: float, num_layers: int) -> Constraint:
-    """Return the constraint of a form; the anchored one starts from the loss of a coin, ln 2.
+def _original_classifier(encoder: str, folder: str, classes: int) -> nn.Module:
+    from transformers import AutoModelForSequenceClassification
+
+    return pretrained_part(
+        AutoModelForSequenceClassification,
+        folder or ENCODERS[encoder],
+        num_labels=classes,
+        dtype=torch.float32,
+        use_safetensors=True,  # no pickle of somebody else
+    )
+
+
+def encoder_config(encoder: str, classes: int) -> Any:
+    """Return the configuration of an encoder of `ENCODERS`, without any of its files.
+
+    Parameters
+    ----------
+    encoder : str
+    classes : int
+        Of the head.
+
+    Returns
+    -------
+    transformers.PreTrainedConfig
+
+    Examples
+    --------
+    >>> encoder_config("roberta_large", 2).num_hidden_layers
+    24
+    """
+    from transformers import DistilBertConfig, RobertaConfig
+
+    require_choice(encoder, "encoder", tuple(ENCODERS))
+    if encoder == "distilbert":
+        return DistilBertConfig(num_labels=classes)
+    size = LARGE if encoder == "roberta_large" else {}
+    return RobertaConfig(**ROBERTA, **size, num_labels=classes)
+
+
+def _small_classifier(task: str, head: str) -> nn.Module:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    if task == "toy":
+        config, encoder = BertConfig(**TINY), None
+    else:
+        encoder, _ = load_minilm()
+        config = encoder.config
+    config.num_labels = num_classes(task)
+    model = BertForSequenceClassification(config)
+    if encoder is not None:
+        model.bert = encoder
+    if head != "pooler":
+        model.bert.pooler = FirstToken(config.hidden_size, head == "norm")
+    return model
+
+
+def build_constraint(
+    method: str, alpha: float, num_layers: int, classes: int = NUM_CLASSES
+) -> Constraint:
+    """Return the constraint of a form; the anchored one starts from the loss of a guess, ln C.
 
     Examples
     --------
@@ -363,7 +503,7 @@ def build_constraint(method: str, alpha: float, num_layers: int) -> Constraint:
     """
     alphas = constant_alphas(alpha, num_layers)
     if method == "anchored":
-        return FORMS[method](alphas, anchor=math.log(NUM_CLASSES))
+        return FORMS[method](alphas, anchor=math.log(classes))
     return FORMS[method](alphas)
 
 
@@ -438,9 +578,9 @@ def trained(
         If the loss or a gradient stops being finite.
     """
     method, readout = case["method"], case["readout"]
+    batches = batches_of(settings)  # what is not there is told before any work
     torch.manual_seed(seed)  # the head, then dropout; batches and noise have seeds themselves
-    model = build_classifier(settings.task, settings.head, settings.dropout)
-    batches = batches_of(settings)
+    model = classifier_of(settings)
     train, places = batches["train"], batches_at(settings, seed)
 
     def losses_of(model: nn.Module, batch: Batch) -> Tensor:
@@ -477,13 +617,19 @@ def trained(
     return model.eval(), run
 
 
+def classifier_of(settings: TextSettings) -> nn.Module:
+    """Return a fresh classifier of the settings; see `build_classifier`."""
+    how = (settings.dropout, settings.encoder, settings.folder)
+    return build_classifier(settings.task, settings.head, *how)
+
+
 def training_hooks(
     settings: TextSettings, method: str, num_layers: int, losses_of: Callable
 ) -> dict[str, Any]:
     """Return what `fit` descends by a method: its loss, and the multipliers if there are any."""
     if method in FORMS:
         return PrimalDual(
-            build_constraint(method, settings.alpha, num_layers),
+            build_constraint(method, settings.alpha, num_layers, num_classes(settings.task)),
             settings.dual_step,
             relaxation_cost=settings.relaxation_cost,
         ).hooks(losses_of)
@@ -608,9 +754,10 @@ def sabotage_columns(
     losses = collect_losses(
         model, lambda model, part: layer_losses(model, part, case["readout"]), split(batch)
     ).cpu()
-    constraint = build_constraint(case["method"], settings.alpha, len(losses) - 1)
+    classes = num_classes(settings.task)
+    constraint = build_constraint(case["method"], settings.alpha, len(losses) - 1, classes)
     largest = dual_curves(run).multipliers.max(dim=0).values.to(losses)
-    found = detect_sabotage(losses, constraint, largest, reference=math.log(NUM_CLASSES))
+    found = detect_sabotage(losses, constraint, largest, reference=math.log(classes))
     return {
         "sabotaged": bool(found),
         "sabotaged_layers": list(found.sabotaged),
@@ -649,7 +796,7 @@ def noisy_scores(
 ) -> dict[str, float]:
     """Return accuracy and ROC-AUC at one level of noise, the mean over its draws."""
     scale = embedding_scale(embedding_layer(model).weight)
-    options = {"kind": kind, "scale": scale, "keep": special_tokens(settings.task)}
+    options = {"kind": kind, "scale": scale, "keep": special_tokens(settings)}
     draws = []
     for draw in range(settings.noise_draws):
         seed = NOISE_SEED + 10 * draw + NOISES.index(kind)
@@ -687,10 +834,19 @@ def split(batch: Batch, size: int = 100) -> Iterator[Batch]:
 
 
 def scores(logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """Return accuracy and ROC-AUC of logits (n, 2)."""
+    """Return accuracy and ROC-AUC of logits (n, C); of more than two classes the mean of each."""
+    if logits.shape[1] > NUM_CLASSES:
+        return _scores_of_many(logits, labels)
     z = logits[:, 1] - logits[:, 0]
     accuracy = ((z > 0) == labels.bool()).double().mean().item()
     return {"accuracy": accuracy, "roc_auc": roc_auc(z, labels)}
+
+
+def _scores_of_many(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    accuracy = (logits.argmax(dim=1) == labels).double().mean().item()
+    shares = logits.log_softmax(dim=1)
+    areas = [roc_auc(shares[:, c], labels == c) for c in range(logits.shape[1])]
+    return {"accuracy": accuracy, "roc_auc": float(np.mean(areas))}
 
 
 def roc_auc(values: Tensor, labels: Tensor) -> float:
@@ -805,12 +961,34 @@ def _features(
 def describe(settings: TextSettings) -> dict[str, Any]:
     """Return the scale of the settings, counted without running anything."""
     reads = 1 + (len(settings.gammas) - 1) * len(NOISES) * settings.noise_draws
+    name = "trainable parameters (6 layers, 384 wide)"
+    trained = {name: 10_845_698} if settings.encoder == "minilm" else _sizes(settings)
     return {
         "texts per run": settings.steps * settings.batch_size,
         "tokens per run": settings.steps * settings.batch_size * settings.length,
         "texts read with noise": reads * settings.noise_texts,
-        "trainable parameters (6 layers, 384 wide)": 10_845_698,
+        **trained,
     }
+
+
+def _sizes(settings: TextSettings) -> dict[str, int]:
+    model = classifier_on_meta(settings)
+    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    return {
+        "parameters": sum(size for size, _ in sizes),
+        "trainable parameters": sum(size for size, trained in sizes if trained),
+    }
+
+
+def classifier_on_meta(settings: TextSettings) -> nn.Module:
+    """Return the classifier of an encoder of `ENCODERS` at full size, without memory or files."""
+    from transformers import AutoModelForSequenceClassification
+
+    config = encoder_config(settings.encoder, num_classes(settings.task))
+    with torch.device("meta"):
+        model = AutoModelForSequenceClassification.from_config(config)
+    embedding_layer(model).requires_grad_(False)
+    return model
 
 
 # --- what the paper claims, and how the rows judge it -------------------------------------------
@@ -908,6 +1086,27 @@ CLAIMS = (
     *_robustness(),
 )
 
+# The paper's: data sets, encoders, kinds of noise on the token embeddings, and accuracy against
+# gamma. Our choice, since it states none of them: three epochs (2,109 steps of 32 of about 22,500
+# reviews), 256 tokens, rates in the range of the encoders' authors, alpha and dual step, the levels
+# gamma, frozen token embeddings, the readout, and what is held out for validation. Its number: less
+# than .3 points of accuracy lost without noise, and unconstrained RoBERTa peaks at layer 19.
+ORIGINAL = TextSettings(
+    task="imdb",
+    head="pooler",
+    steps=2_109,
+    batch_size=32,
+    length=256,
+    learning_rate=2e-5,
+    deep_learning_rate=2e-5,
+    noise_draws=3,
+    validation_texts=2_500,
+    test_texts=25_000,
+    noise_texts=5_000,
+    validate_every=200,
+    mixed_precision="bf16",
+)
+
 SMOKE = TextSettings(
     task="toy",
     methods=("erm", "early", "deep", "exact"),
@@ -954,19 +1153,28 @@ EXPERIMENT = Experiment(
             noise_texts=200,
             validate_every=40,
         ),
-        # One 16 GB GPU: three epochs.
-        "colab": TextSettings(
+        # DistilBERT on IMDb, for one 16 GB GPU. `python -m unrolled data get imdb`,
+        # `hf download distilbert/distilbert-base-uncased`, then
+        # `python -m unrolled run descent.text --preset colab`.
+        # Plan, the longest unit: 1 x T4 0.066 h, 1 x A100 0.014 h.
+        "colab": replace(
+            ORIGINAL,
+            encoder="distilbert",
+            methods=("erm", "early", "deep", "exact"),
+            noise_texts=1_000,
+        ),
+        # RoBERTa-large on IMDb. As above with `hf download FacebookAI/roberta-large`, then
+        # `accelerate launch --multi_gpu --num_processes 8 -m unrolled run descent.text --preset
+        # paper --micro-batch 4`. MNLI is `--set task=mnli --set length=128 --set steps=35_895`,
+        # the base model `--set encoder=roberta_base`.
+        # Plan, the longest unit: 1 x A100 0.20 h, 8 x H100 0.0079 h.
+        "paper": replace(
+            ORIGINAL,
+            encoder="roberta_large",
             methods=METHODS,
-            cls_methods=METHODS,
-            noisy_methods=METHODS,
-            steps=900,
-            batch_size=32,
-            noise_draws=3,
-            validation_texts=1_081,
-            noise_texts=1_916,
-            shift_texts=2_968,
-            validate_every=50,
-            mixed_precision="bf16",
+            length=512,
+            learning_rate=1e-5,
+            deep_learning_rate=1e-5,
         ),
     },
     cases=cases,
