@@ -97,8 +97,8 @@ K = live[0]["num_loops"]
 
 
 # A column over loops, one line per method; mark the trained K.
-def over_loops(ax, rows, y, **options):
-    figures.curves(ax, rows, y, by="method", xlabel="loops at inference $k$", **options)
+def over_loops(ax, rows, y, by="method", **options):
+    figures.curves(ax, rows, y, by=by, xlabel="loops at inference $k$", **options)
     ax.axvline(rows[0]["num_loops"], color="0.4", linestyle=":", linewidth=1)
     ax.locator_params(axis="x", integer=True)
 
@@ -108,7 +108,7 @@ over_loops(ax, live, "test_loss_by_loop", ylabel="loss (nats per byte)")
 plt.show()
 
 # %% [markdown]
-# In our run the methods differ in the first loops, nearly agree at $K$, and climb together beyond it. The rest of the chapter says why.
+# In our run the methods differ most in the first loops, come close to each other at $K$, and climb together beyond it. The rest of the chapter says why.
 #
 # ## Loops as layers
 #
@@ -182,9 +182,9 @@ assert all((loss[1:7] < loss[:6]).all() for loss in f.values())
 last_step = (angles["settling"][6] - angles["settling"][5]).abs()
 bound = shrink / (1 - shrink) * last_step  # Lip = 1: the slope of a cosine
 assert ((f["settling"][7:] - f["settling"][6]).abs() <= bound + 1e-6).all()
-toys = [{"method": name, "num_loops": 6, "loss": loss.tolist()} for name, loss in f.items()]
+toys = [{"state": name, "num_loops": 6, "loss": loss.tolist()} for name, loss in f.items()]
 _, ax = plt.subplots(figsize=(6.2, 3))
-over_loops(ax, toys, "loss", x=k.tolist(), ylabel="loss")
+over_loops(ax, toys, "loss", by="state", x=k.tolist(), ylabel="loss")
 plt.show()
 
 # %% [markdown]
@@ -380,7 +380,7 @@ for row in live:
 plt.show()
 
 # %% [markdown]
-# In our run no point is worth having: where the rule saves loops it loses more than a fixed number does. Two things go wrong. The first is the disturbance: this model has never read states of mixed loops. The second is the rule itself, and the next cell shows it. It reads every token after every loop, without exits,
+# In our run no point lies below its line, and most lie above it: where the rule saves loops, a fixed number saves them at a lower loss. Two things go wrong. The first is the disturbance: this model has never read states of mixed loops. The second is the rule itself, and the next cell shows it. It reads every token after every loop, without exits,
 # and groups the tokens by the loop at which they *would* stop.
 
 # %%
@@ -415,12 +415,13 @@ groups.mean().assign(share=groups.size() / len(tokens)).round(3)
 # %% mystnb={"figure": {"name": "fig-together-descending", "caption": "The trial of each method that the validation text picks: test loss over loops at inference, by variant; thin lines are seeds. Dotted: the number of loops in training. Each title says whether these are laptop rows or the live models."}, "image": {"alt": "Test loss over loops for all methods, one panel per variant"}}
 shown, scale = evidence or live, "laptop rows" if evidence else "live, one seed"
 variants = dict.fromkeys(row["variant"] for row in shown)
-_, axes = plt.subplots(1, len(variants), figsize=(5.2 * len(variants), 3.6), squeeze=False)
+_, axes = plt.subplots(1, len(variants), figsize=(5.8 * len(variants), 3.6), squeeze=False)
 for ax, variant in zip(axes[0], variants, strict=True):
     chosen = results.select(shown, variant=variant)
     names = dict.fromkeys(row["method"] for row in chosen)
     best = [row for name in names for row in descending.picked(shown, variant, name)]
-    over_loops(ax, best, "test_loss_by_loop", ylabel="loss (nats per byte)")
+    first = variant == next(iter(variants))  # which has all methods
+    over_loops(ax, best, "test_loss_by_loop", ylabel="loss (nats per byte)", legend=first)
     ax.set_title(f"{figures.label_of(variant)} ({scale})")
 plt.show()
 
