@@ -83,7 +83,7 @@ def test_a_stop_on_a_full_disk_ends_too(report):
 @pytest.mark.slow
 def test_the_command_stops_with_code_75_and_goes_on(tmp_path):
     command = [sys.executable, "-m", "unrolled", "run", "looped.pretraining", "--preset", "smoke"]
-    command += ["--cases", "variant=flt", "--cases", "optimizer=muon", "--set", "steps=400"]
+    command += ["--cases", "variant=flt", "--cases", "optimizer=muon", "--set", "steps=200"]
     command += ["--output", tmp_path / "rows.jsonl", "--checkpoints", tmp_path / "kept"]
     command = [*map(str, command), "--checkpoint-minutes", "0.01", "--jobs", "1"]
     settings = os.environ | {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
@@ -102,7 +102,7 @@ def test_the_command_stops_with_code_75_and_goes_on(tmp_path):
     assert again.returncode == 0, again.stderr
     assert "resumed from step" in again.stderr
     (row,) = map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines())
-    assert row["steps"] == 400
+    assert row["steps"] == 200
 
 
 # Rows ------------------------------------------------------------------------------------------
