@@ -1160,7 +1160,6 @@ EXPERIMENT = Experiment(
         "colab": replace(
             ORIGINAL,
             encoder="distilbert",
-            methods=("erm", "early", "deep", "exact"),
             noise_texts=1_000,
         ),
         # RoBERTa-large on IMDb. As above with `hf download FacebookAI/roberta-large`, then
