@@ -92,6 +92,7 @@ METHODS: dict[str, Style] = {
     "cumulative": Style("constrained, cumulative", "#009E73", ">", (0, (4, 4))),
     "anchored": Style("constrained, anchored", "#000090", "h", (0, (6, 1, 1, 1))),
     "ratio": Style("constrained, ratio", "#900060", "*", (0, (2, 1))),
+    "none": Style("not trained", "#406040", "x", (0, (1, 1))),
 }
 
 #: The look of each optimizer and of each composition that is compared with them.
