@@ -14,11 +14,10 @@ from unrolled.data.fetch import FetchError
 from unrolled.data.pretrained import load_minilm, load_smollm2, minilm_folder, smollm2_folder
 from unrolled.descent.trainer import DescentTrainer, with_lora
 
-# The first test that needs a file may have to fetch it; one worker does so for all of them.
+# The first test that needs a file may have to fetch it.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.xdist_group("pretrained"),
 ]
 REVIEWS = ["A slick, engrossing melodrama.", "Dull.", "A joy from start to end.", "It bores me."]
 

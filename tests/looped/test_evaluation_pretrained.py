@@ -13,11 +13,10 @@ from unrolled.data.pretrained import load_smollm2, smollm2_folder
 from unrolled.data.social_iqa import social_iqa
 from unrolled.looped.evaluation import LoopedLM, social_iqa_task
 
-# The first test that needs a file may have to fetch it; one worker does so for all of them.
+# The first test that needs a file may have to fetch it.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.xdist_group("pretrained"),
 ]
 
 
