@@ -43,20 +43,37 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Slice:
-    """A piece of an experiment: one case, few steps."""
+    """A piece of an experiment: one case, few steps, on data that the package ships."""
 
     experiment: str
     case: dict[str, Any]
+    shipped: dict[str, Any]
     steps: int = 300
 
 
 #: One slice or two of each part, all on data that the package ships.
 SLICES = (
-    Slice("looped.pretraining", {"variant": "flt", "num_loops": 12}),
-    Slice("descent.text", {"method": "exact", "readout": "mean", "training_noise": 0.0}),
-    Slice("descent.video", {"network": "dust", "method": "proxy"}),
-    Slice("horst.vision", {"model": "vit", "optimizer": "horst", "sparsity": 0.9}),
-    Slice("horst.language", {"optimizer": "horst"}),
+    Slice(
+        "looped.pretraining",
+        {"variant": "flt", "num_loops": 12},
+        {"corpus": "state_of_the_union", "vocab_size": 4096},
+    ),
+    Slice(
+        "descent.text",
+        {"method": "exact", "readout": "mean", "training_noise": 0.0},
+        {"task": "sentiment", "encoder": "minilm", "head": "linear", "length": 32},
+    ),
+    Slice("descent.video", {"network": "dust", "method": "proxy"}, {"footage": "surveillance"}),
+    Slice(
+        "horst.vision",
+        {"model": "vit", "optimizer": "horst", "sparsity": 0.9},
+        {"data": "fashion_mnist"},
+    ),
+    Slice(
+        "horst.language",
+        {"optimizer": "horst"},
+        {"corpus": "state_of_the_union", "vocab_size": 256},
+    ),
 )
 
 
@@ -248,7 +265,7 @@ class Watch:
 def run_slice(piece: Slice, small: bool, minutes: float) -> Row:
     """Run one case of an experiment for a few steps; return its row, or how far it came."""
     experiment = load_experiment(piece.experiment)
-    changes = {} if small else {"steps": piece.steps}
+    changes = {} if small else {"steps": piece.steps, **piece.shipped}
     units = experiment.units(preset_of(small), [0], overrides=changes)
     unit = nearest(units, piece.case)
     watch = Watch(60 * minutes)

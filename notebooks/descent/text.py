@@ -33,7 +33,7 @@
 # | smoke | random tokens, a tiny encoder, 8 steps | seconds |
 # | live | MiniLM: two methods with 30 steps, a sabotaged one with 24, the second task with 6 | about a minute on one core |
 # | laptop | the scale of the rows: all methods, 160 steps of 24 snippets | about 2.7 minutes of one core for each of 13 runs |
-# | colab | all forms, three epochs | sized for a 16 GB GPU, not measured |
+# | colab | DistilBERT on IMDb, six methods, three epochs | sized for a 16 GB GPU, not measured |
 
 # %% tags=["setup", "hide-input"] packages=["transformers"]
 import math
@@ -479,7 +479,7 @@ print("test loss by layer:", *(f"{loss:.3f}" for loss in row["test_loss_by_layer
 # one that looks for praise. The run stands ready:
 #
 # ```
-# python -m unrolled run descent.text --preset colab --set task=plots --set length=128
+# python -m unrolled run descent.text --preset colab --set task=plots --set encoder=minilm --set head=linear --set length=128
 # ```
 #
 # ## One change at a time

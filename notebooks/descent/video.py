@@ -36,7 +36,7 @@
 # | smoke | a square that moves, networks of 2 layers, 6 steps | seconds |
 # | live | two networks of 8 layers, each trained by two methods, 100 steps | under a minute on one core |
 # | laptop | 20 pairs of a network and a method, 5 filters, 500 steps, 5 seeds | an hour and a half of one core |
-# | colab | the same with 3,000 steps | sized for a 16 GB GPU, not measured |
+# | colab | UCSD Ped2, 3,000 steps | sized for a 16 GB GPU, not measured |
 
 # %% tags=["setup", "hide-input"]
 import copy

@@ -33,7 +33,7 @@
 # | smoke | a model of one layer, three optimizers, 6 steps | seconds |
 # | live | a GPT of 2 layers of width 64, AdamW and HORST, 120 steps; eight smaller runs for a map | under a minute on one core |
 # | laptop | 3 layers of width 96, AdamW, HAM and HORST, 500 steps, 5 seeds; a map of 24 pairs of values, 2 seeds | about an hour and a half of one core in all |
-# | colab | 6 layers of width 384, 5,000 steps | sized for a 16 GB GPU, not measured |
+# | colab | SlimPajama, 6 layers of width 384, 5,000 steps | sized for a 16 GB GPU, not measured |
 
 # %% tags=["setup", "hide-input"]
 import copy

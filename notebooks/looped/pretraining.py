@@ -33,7 +33,7 @@
 # | smoke | three models, 2 loops, 12 steps | seconds |
 # | live | FLT with 1 and 6 loops, 100 steps of Muon | under a minute on one core |
 # | laptop | six models, 1 to 12 loops, 300 steps, 5 seeds with Muon and 3 with AdamW | about two hours of one core |
-# | colab | LT and FLT, 6 layers of width 384, 1,500 steps | sized for an hour on a 16 GB GPU, not measured |
+# | colab | LT and FLT on bytes of FineWeb-Edu, 1,500 steps | sized for an hour on a 16 GB GPU, not measured |
 # | paper | the paper's Small model, 20 tokens per parameter | several GPUs |
 
 # %% tags=["setup", "hide-input"]
