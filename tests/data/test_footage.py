@@ -245,6 +245,14 @@ def three():
     return Clips.of("three", grey, {"train": clips})
 
 
+def test_levels_are_those_of_the_training_part():
+    grey = np.random.default_rng(0).integers(0, 256, (9000, 4, 4), dtype=np.uint8)
+    grey[8500:] //= 4
+    footage = Clips.of("tiny", grey, {"train": (range(8500),), "test": (range(8500, 9000),)})
+    train = grey[:8500].astype(np.float64)
+    assert (footage.mean, footage.std) == pytest.approx((train.mean(), train.std()))
+
+
 def test_no_sequence_goes_from_clip_to_clip(three):
     batches = ClipBatches(three, batch_size=400, seed=0)
     assert batches.starts.tolist() == [0, *range(8, 12), *range(19, 28)]

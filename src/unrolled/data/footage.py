@@ -113,6 +113,26 @@ class Clips(Footage):
         parts = {split: range(found[0].start, found[-1].stop) for split, found in clips.items()}
         return cls(name, grey, parts, clips=clips, **facts)
 
+    @cached_property
+    def _counts(self) -> np.ndarray:
+        """How many pixels of the training part have each grey level; frames are read in parts."""
+        part, size = self.parts["train"], 4_096
+        return sum(
+            np.bincount(self.grey[start : min(start + size, part.stop)].ravel(), minlength=256)
+            for start in range(part.start, part.stop, size)
+        )
+
+    @cached_property
+    def mean(self) -> float:
+        """Mean grey level of the training part."""
+        return float(np.average(np.arange(256), weights=self._counts))
+
+    @cached_property
+    def std(self) -> float:
+        """Standard deviation of the grey levels of the training part."""
+        squares = (np.arange(256) - self.mean) ** 2
+        return float(np.average(squares, weights=self._counts) ** 0.5)
+
 
 @dataclass(frozen=True, eq=False)
 class ClipBatches:
