@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class Slice:
 
     experiment: str
     case: dict[str, Any]
-    shipped: dict[str, Any]
+    shipped: dict[str, Any] = field(default_factory=dict)
     steps: int = 300
 
 
