@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+collect_ignore = ["conftest.py"]  # tests/book has one, too: no search for doctests imports both
+
 # Long tests that share little: any worker takes the next of them.
 APART = {"tests/notebooks/test_colab.py"}
 

@@ -87,9 +87,9 @@ def test_the_horst_benchmark_gives_a_ratio_per_comparison():
     from unrolled.horst.bench import BENCHMARK
 
     rows = BENCHMARK("smoke")
-    assert len({row["comparison"] for row in rows}) == len(rows) == 7
+    assert len({row["comparison"] for row in rows}) == len(rows) == 8
     assert all(row["ratio"] > 0 for row in rows)
-    assert [row.get("parameters") for row in rows] == [*[1_000] * 5, None, None]
+    assert [row.get("parameters") for row in rows] == [*[1_000] * 6, None, None]
     with pytest.raises(ValueError, match="allowed: smoke, laptop, colab"):
         BENCHMARK("huge")
 
