@@ -189,6 +189,16 @@ def test_the_folder_is_the_checkouts(tmp_path):
         results.read("../etc/passwd")
 
 
+def test_committed_rows_are_those_of_the_laptop(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("unrolled.results.rows.folder", lambda: tmp_path)
+    assert results.committed("demo.toy", "bench {}") == []
+    assert "python -m unrolled bench demo.toy" in capsys.readouterr().out
+    for preset in ("colab", "laptop"):
+        results.append(tmp_path / "demo_toy.jsonl", {"experiment": "demo.toy", "preset": preset})
+    assert [row["preset"] for row in results.committed("demo.toy")] == ["laptop"]
+    assert capsys.readouterr().out == ""
+
+
 def test_committed_rows_are_whole_and_of_one_kind():
     """Every committed row names its unit, and no unit stands there twice."""
     for path in results.folder().glob("*.jsonl"):

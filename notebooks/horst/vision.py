@@ -74,17 +74,9 @@ SEED = 0
 
 
 # %%
-# The laptop rows of an experiment; where there are none, the command that makes them.
-def committed(name):
-    rows = results.read(name) if results.file_of(name).is_file() else []
-    if not rows:
-        print(f"No laptop rows yet: python -m unrolled run {name} --preset laptop makes them.")
-    return results.select(rows, preset="laptop")
-
-
 settings = vision.EXPERIMENT.settings(PRESET)
 live = vision.EXPERIMENT.run(PRESET, SEED, progress=False)
-evidence, searched = committed("horst.vision"), committed("horst.search")
+evidence, searched = results.committed("horst.vision"), results.committed("horst.search")
 scale = "laptop rows" if evidence else "live, one seed"
 lost = dict.fromkeys(("test_accuracy", "dense_test_accuracy"))  # of a run that diverged
 shown = [lost | row for row in evidence or live]

@@ -76,15 +76,7 @@ SEED = 0
 
 
 # %%
-# The laptop rows of an experiment; where there are none, the command that makes them.
-def committed(name):
-    rows = results.read(name) if results.file_of(name).is_file() else []
-    if not rows:
-        print(f"No laptop rows yet: python -m unrolled run {name} --preset laptop makes them.")
-    return results.select(rows, preset="laptop")
-
-
-evidence = committed("together.descending_loops")
+evidence = results.committed("together.descending_loops")
 settings = descending.EXPERIMENT.settings(PRESET)
 models, live = {}, []
 for case in descending.EXPERIMENT.cases(settings):

@@ -77,17 +77,12 @@ SEED = 0
 
 
 # %%
-# The laptop rows of an experiment; where there are none, the command that makes them.
-def committed(name):
-    rows = results.read(name) if results.file_of(name).is_file() else []
-    if not rows:
-        print(f"No laptop rows yet: python -m unrolled run {name} --preset laptop makes them.")
-    return results.select(rows, preset="laptop")
-
-
 settings = robust_sparse.EXPERIMENT.settings(PRESET)
 live = robust_sparse.EXPERIMENT.run(PRESET, SEED, progress=False)
-evidence, searched = committed("together.robust_sparse"), committed("together.robust_search")
+evidence, searched = (
+    results.committed("together.robust_sparse"),
+    results.committed("together.robust_search"),
+)
 scale = "laptop rows" if evidence else "live, one seed"
 shown = [row for row in evidence or live if not row["diverged"]]
 sparsities = sorted({row["sparsity"] for row in shown})

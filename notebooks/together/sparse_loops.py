@@ -66,14 +66,6 @@ SEED = 0
 
 
 # %%
-# The laptop rows of an experiment; where there are none, the command that makes them.
-def committed(name):
-    rows = results.read(name) if results.file_of(name).is_file() else []
-    if not rows:
-        print(f"No laptop rows yet: python -m unrolled run {name} --preset laptop makes them.")
-    return results.select(rows, preset="laptop")
-
-
 settings = sparse_loops.EXPERIMENT.settings(PRESET)
 K, S, ADAMW = max(settings.num_loops), max(settings.sparsities), settings.optimizers[0]
 models, live = {}, []
@@ -83,7 +75,7 @@ for case in sparse_loops.cases(settings):
     live.append({**case, "preset": PRESET, "seed": SEED, **found})
 
 # %%
-laptop = committed("together.sparse_loops")
+laptop = results.committed("together.sparse_loops")
 evidence, scale = (laptop, "laptop") if laptop else (live, PRESET)
 panels = [(PRESET, live, K)] + [("laptop", laptop, k) for k in (3, 6) if laptop]
 
@@ -416,7 +408,7 @@ plt.show()
 # the product $\alpha \eta$, by which a large weight is multiplied in a step ({eq}`eq-horst-relative`), keeps its range. Code: {py:data}`unrolled.together.sparse_search.MOVED`, {py:func}`unrolled.together.sparse_search.best_values`.
 
 # %%
-chosen, trials = {}, committed("together.sparse_search")
+chosen, trials = {}, results.committed("together.sparse_search")
 for name in sorted({row["optimizer"] for row in trials}):
     costs = pd.Series([r.get("cost") for r in trials if r["optimizer"] == name], dtype=float)
     best = sparse_search.best_values(trials, name)

@@ -18,9 +18,10 @@ from torch import Tensor
 from unrolled.data._extra import need
 from unrolled.data.catalog import find
 from unrolled.data.fetch import FetchError
-from unrolled.data.text import BpeTokenizer, ByteTokenizer
+from unrolled.data.text import BpeTokenizer, ByteTokenizer, evaluation_windows
+from unrolled.data.tokens import TokenFiles
 
-__all__ = ["bytes_of", "corpus_tokenizer", "present", "pretrained_part"]
+__all__ = ["bytes_of", "corpus_tokenizer", "present", "present_tokens", "pretrained_part"]
 
 OFFLINE = "UNROLLED_OFFLINE"
 
@@ -52,6 +53,39 @@ def present(name: str, **options: Any) -> Any:
                 f"{name} is not in the cache, and an experiment fetches none of the papers' data. "
                 f"Get it first:\n    {command}\nWhy it cannot be used as it is: {error}"
             ) from error
+
+
+def present_tokens(
+    name: str, tokenizer: str, num_tokens: int, vocab_size: int, length: int, windows: int
+) -> tuple[TokenFiles, tuple[Tensor, Tensor], int]:
+    """Return a corpus of tokens to train on, windows to validate on, and the bytes of these.
+
+    Parameters
+    ----------
+    name : str
+        Of the corpus, as for `present`.
+    tokenizer : str
+        As for `corpus_tokenizer`.
+    num_tokens : int
+        Of the subset; 0 is the whole corpus.
+    vocab_size : int
+        Rows of the model's embedding.
+    length, windows : int
+        Tokens of a window, N; windows to validate on, W. They are (W, N) both, inputs and targets.
+
+    Raises
+    ------
+    unrolled.data.fetch.FetchError
+        It is not in the cache; the message says how to get it.
+    ValueError
+        If the tokenizer has more than `vocab_size` tokens.
+    """
+    corpus = present(name, subset=num_tokens or None, tokenizer=tokenizer)
+    if vocab_size < corpus.vocab_size:
+        allowed = f"at least {corpus.vocab_size}, as many as {tokenizer} has"
+        raise ValueError(f"vocab_size must be {allowed}, got {vocab_size!r}")
+    validation = evaluation_windows(corpus.tokens["validation"], length, windows)
+    return corpus.tokens["train"], validation, bytes_of(validation[1], tokenizer)
 
 
 @contextmanager

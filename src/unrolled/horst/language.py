@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unrolled.data.original import bytes_of, present
+from unrolled.data.original import present_tokens
 from unrolled.data.text import (
     ByteTokenizer,
     TokenBatches,
@@ -42,7 +42,6 @@ from unrolled.horst.sparsity import (
     norm_ratio,
     prunable_weights,
 )
-from unrolled.optimization import require
 from unrolled.results import Claim, Row, judge_difference, thin
 from unrolled.settings import added
 from unrolled.training import FitResult, NonFiniteError, StepReport, TrainingConfig, fit
@@ -174,20 +173,9 @@ def load_original(
     Parameters
     ----------
     tokenizer, num_tokens, vocab_size, length, windows
-        As in `LanguageSettings`.
-
-    Raises
-    ------
-    unrolled.data.fetch.FetchError
-        It is not in the cache; the message says how to get it.
-    ValueError
-        If the tokenizer has more than `vocab_size` tokens.
+        As in `unrolled.data.original.present_tokens`, which says what it raises.
     """
-    corpus = present("slimpajama", subset=num_tokens or None, tokenizer=tokenizer)
-    allowed = f"at least {corpus.vocab_size}, as many as {tokenizer} has"
-    require(vocab_size >= corpus.vocab_size, "vocab_size", vocab_size, allowed)
-    validation = evaluation_windows(corpus.tokens["validation"], length, windows)
-    return corpus.tokens["train"], validation, bytes_of(validation[1], tokenizer)
+    return present_tokens("slimpajama", tokenizer, num_tokens, vocab_size, length, windows)
 
 
 def gpt(

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from unrolled.data.corpora import QWEN3
-from unrolled.data.original import bytes_of, corpus_tokenizer, present
+from unrolled.data.original import corpus_tokenizer, present_tokens
 from unrolled.data.text import (
     TokenBatches,
     bits_per_byte,
@@ -35,7 +35,6 @@ from unrolled.experiment import Case, Experiment, Report, no_report
 from unrolled.looped import instability
 from unrolled.looped.instability import InstabilitySettings, Text
 from unrolled.looped.model import LoopedTransformer, build
-from unrolled.optimization import require
 from unrolled.results import Claim, judge_difference, judge_share
 from unrolled.settings import added
 from unrolled.training import FitResult, NonFiniteError
@@ -220,21 +219,11 @@ def load_original(
     Parameters
     ----------
     tokenizer, num_tokens, vocab_size, length, windows
-        As in `PretrainingSettings`.
-
-    Raises
-    ------
-    unrolled.data.fetch.FetchError
-        It is not in the cache; the message says how to get it.
-    ValueError
-        If the tokenizer has more than `vocab_size` tokens.
+        As in `unrolled.data.original.present_tokens`, which says what it raises.
     """
-    corpus = present("fineweb_edu", subset=num_tokens or None, tokenizer=tokenizer)
-    allowed = f"at least {corpus.vocab_size}, as many as {tokenizer} has"
-    require(vocab_size >= corpus.vocab_size, "vocab_size", vocab_size, allowed)
-    train = corpus.tokens["train"]
-    validation = evaluation_windows(corpus.tokens["validation"], length, windows)
-    return Text(train, validation, bytes_of(validation[1], tokenizer), unigram_loss(train))
+    sizes = (num_tokens, vocab_size, length, windows)
+    train, validation, num_bytes = present_tokens("fineweb_edu", tokenizer, *sizes)
+    return Text(train, validation, num_bytes, unigram_loss(train))
 
 
 def unigram_loss(tokens: TokenFiles) -> float:

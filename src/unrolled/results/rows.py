@@ -31,6 +31,7 @@ __all__ = [
     "append",
     "check_one_configuration",
     "checkout",
+    "committed",
     "file_of",
     "folder",
     "frame",
@@ -83,6 +84,30 @@ def file_of(name: str) -> Path:
     if not re.fullmatch(r"\w+(\.\w+)*", name):
         raise ValueError(f"name {name!r} must be words joined by dots or underscores")
     return folder() / f"{name.replace('.', '_')}.jsonl"
+
+
+def committed(name: str, command: str = "run {} --preset laptop") -> list[Row]:
+    """Return the committed laptop rows of an experiment; print how they are made if none are.
+
+    Parameters
+    ----------
+    name
+        Of the experiment.
+    command
+        What makes them, after ``python -m unrolled``; ``{}`` stands for the name.
+
+    Examples
+    --------
+    >>> committed("demo.nothing")
+    No laptop rows of demo.nothing yet. This makes them:
+        python -m unrolled run demo.nothing --preset laptop
+    []
+    """
+    rows = read(name) if file_of(name).is_file() else []
+    if not rows:
+        print(f"No laptop rows of {name} yet. This makes them:")
+        print("    python -m unrolled " + command.format(name))
+    return select(rows, preset="laptop")
 
 
 # --- reading and appending --------------------------------------------------------------------
