@@ -174,6 +174,24 @@ def test_training_learns_and_leaves_everything_but_the_adapters_alone():
             assert torch.equal(parameter, before[name])
 
 
+def test_a_fixed_weight_of_zero_is_erm_at_the_rate_of_the_constrained_forms():
+    settings = replace(SMOKE, steps=3, learning_rate=0.02, constrained_learning_rate=0.02)
+    erm = adapters(language.trained(settings, ERM, seed=1)[0])
+    for weight, same in ((0.0, True), (0.5, False)):
+        case = {"method": "deep_weighted", "weight": weight}
+        assert torch.equal(adapters(language.trained(settings, case, seed=1)[0]), erm) == same
+    assert language.rate_of(replace(SMOKE, constrained_learning_rate=0.5), "deep_weighted") == 0.5
+
+
+def test_a_fixed_weight_is_one_for_each_reading_between_the_first_and_the_last():
+    settings = replace(SMOKE, layers=(0, 1, 3, 4))
+    model, tokens = language.build_model(settings), language.load_texts(settings)["test"][:3]
+    case = {"method": "deep_weighted", "weight": 0.25}
+    loss = language.training_hooks(settings, case)["loss_fn"](model, tokens)
+    f = language.layer_losses(model, tokens, settings).mean(dim=1)
+    assert torch.allclose(loss, f[3] + 0.25 * f[1] + 0.25 * f[2])
+
+
 def test_deep_supervision_has_a_rate_of_its_own():
     start, changed = replace(SMOKE, steps=2), replace(SMOKE, steps=2, deep_learning_rate=0.05)
     for method, same in (("erm", True), ("deep", False)):
