@@ -536,7 +536,7 @@ results.frame(ratios).set_index("comparison").round(2)
 # %%
 bench = results.committed("horst.bench", "bench horst --output book/results/horst_bench.jsonl")
 names = ["comparison", "parameters", "ratio", "ratio_low", "ratio_high", "milliseconds"]
-results.frame(bench).reindex(columns=names).round(2).fillna("") if bench else None
+results.frame(bench)[names].style.format(precision=2, na_rep="") if bench else None
 
 # %% [markdown]
 # With a compiler, which makes one pass of it all, HORST meets the first goal at every size. Without one it does so at ten million parameters alone. Look at the milliseconds: HORST takes about the same time for a weight at all three sizes; it is AdamW *foreach* that is slow at the one in the middle, and why, we have not found out. Of the memory HORST needs less. The whole steps are as fast
