@@ -317,6 +317,17 @@ def test_claims_are_judged_by_win_rates():
     assert found["exact: about as likely as ERM without noise"] == "not seen"
 
 
+def test_each_fixed_weight_is_a_rival_of_its_own():
+    rows = made("exact", [4.0, 6.0, 8.0])
+    for weight, losses in ((0.03, [4.0, 7.0, 9.0]), (0.1, [4.0, 5.0, 7.0])):
+        rows += [row | {"weight": weight} for row in made("deep_weighted", losses)]
+    lines = comparison_table("descent.language", EXPERIMENT.claims, rows=rows)
+    found = {line["claim"]: line["verdict"] for line in lines}
+    assert found["exact: wins against a fixed weight of 0.03 at gamma >= 1"] == "reproduced"
+    assert found["exact: wins against a fixed weight of 0.1 at gamma >= 1"] == "not seen"
+    assert found["proxy: wins against a fixed weight of 0.1 at gamma >= 1"] == "not attempted"
+
+
 def test_shapes_of_the_presets():
     scale = {name: EXPERIMENT.describe(preset) for name, preset in EXPERIMENT.presets.items()}
     assert scale["laptop"]["parameters"] == 134_515_008
