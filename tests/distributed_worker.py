@@ -8,12 +8,14 @@ import json
 import signal
 import sys
 import warnings
+from pathlib import Path
 
 import torch
 from accelerate import PartialState
 from process_tree import end_all, fork_many, together
 from torch import nn
 
+from unrolled.checkpoint import CheckpointError, exclusive
 from unrolled.descent.constraints import ExactConstraint
 from unrolled.descent.primal_dual import PrimalDual
 from unrolled.horst.optimizers import Horst
@@ -204,6 +206,20 @@ def one_killed(folder):
     return {"codes": codes, "again": again, "whole": together(2, dropped)}
 
 
+def shared(folder):
+    """Start two processes on a folder that another run holds."""
+
+    def work(_):
+        try:
+            return constrained(torch.float64, checkpoint_folder=folder)
+        except CheckpointError as error:
+            return str(error)
+
+    Path(folder).mkdir()
+    with exclusive(folder):
+        return together(2, work)
+
+
 def main(folder):
     f32, f64 = torch.float32, torch.float64
     report = {
@@ -224,6 +240,7 @@ def main(folder):
         for first, second in ((4, 2), (1, 4))
     }
     report["one killed"] = one_killed(f"{folder}/killed")
+    report["shared"] = shared(f"{folder}/shared")
     print(json.dumps(report))
 
 

@@ -16,11 +16,14 @@ from safetensors import safe_open
 from torch import nn
 
 from unrolled.checkpoint import (
+    LOCK,
     Checkpoint,
     CheckpointError,
     CheckpointWarning,
     check_same_settings,
     describe_model,
+    exclusive,
+    keep_weights_only,
     load_latest_checkpoint,
     pack,
     random_state,
@@ -225,6 +228,54 @@ def test_a_crash_at_any_flush_leaves_a_whole_checkpoint(tmp_path):
     assert report["found"] == sorted(report["found"])
     assert report["found"][-1] == 2
     assert report["left"] == ["step_00000001", "step_00000002"]
+
+
+# One run at a time -----------------------------------------------------------------------------
+
+HOLD = """
+import sys, filelock
+lock = filelock.FileLock(sys.argv[1]).acquire()
+print("held", flush=True)
+input()
+"""
+
+
+def test_a_killed_process_leaves_its_lock_to_the_next_and_a_living_one_does_not(tmp_path):
+    command = [sys.executable, "-c", HOLD, tmp_path / LOCK]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()  # it holds the lock
+        told = f"{tmp_path}.*wait for its end or stop it, or choose another checkpoint_folder"
+        with pytest.raises(CheckpointError, match=told), exclusive(tmp_path):
+            pass
+        other.kill()
+        other.wait()
+        with exclusive(tmp_path):
+            assert (tmp_path / LOCK).exists()
+
+
+def test_a_lock_ends_with_its_block_also_by_an_error(tmp_path):
+    with pytest.raises(KeyboardInterrupt), exclusive(tmp_path):
+        raise KeyboardInterrupt
+    with exclusive(tmp_path), exclusive_elsewhere(tmp_path):
+        pass
+
+
+def exclusive_elsewhere(folder):
+    (folder / "other").mkdir()
+    return exclusive(folder / "other")
+
+
+def test_a_folder_that_cannot_be_locked_is_named(tmp_path):
+    (tmp_path / LOCK).mkdir()
+    with pytest.raises(CheckpointError, match=f"{tmp_path} cannot hold"), exclusive(tmp_path):
+        pass
+
+
+def test_a_run_that_is_over_leaves_no_lock(tmp_path):
+    with exclusive(tmp_path):
+        write(tmp_path, 1)
+    keep_weights_only(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
 
 # What belongs to a run -------------------------------------------------------------------------

@@ -110,6 +110,12 @@ def test_when_one_of_two_is_killed_the_other_ends_and_both_go_on_bit_for_bit(rep
         assert again["same"] == whole["same"]
 
 
+def test_no_process_of_a_run_starts_in_a_folder_that_another_run_holds(report):
+    first, second = report["shared"]
+    assert first == second
+    assert first.startswith("another run keeps its checkpoints in ")
+
+
 # The command -----------------------------------------------------------------------------------
 
 

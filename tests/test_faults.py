@@ -174,7 +174,7 @@ def test_fits_of_a_block_keep_their_checkpoints_apart_and_nested_ones_none(tmp_p
         fit_line(on_step=nested)
         fit_line(steps=4)
     fit_line()
-    names = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/*")}
+    names = {str(path.relative_to(tmp_path)) for path in tmp_path.glob("*/step_*")}
     assert names == {"fit_00/step_00000003", "fit_01/step_00000004"}
 
 

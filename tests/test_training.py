@@ -547,7 +547,7 @@ def test_a_finished_run_gives_its_result_again(tmp_path):
 
 def test_a_checkpoint_comes_at_the_end_also_without_an_interval(tmp_path):
     fit_tiny(checkpoint_folder=tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["step_00000006"]
+    assert [path.name for path in tmp_path.glob("step_*")] == ["step_00000006"]
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_the_same(tmp_path):
@@ -578,7 +578,7 @@ def test_a_disk_that_is_full_costs_the_checkpoint_and_not_the_run(tmp_path, monk
     with pytest.warns(CheckpointWarning, match="no checkpoint at step 6: .*No space left"):
         _, result = fit_tiny(**kept(tmp_path, checkpoint_every=6))
     assert result.steps == 6
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.glob("step_*")) == []
 
 
 def test_a_folder_that_cannot_be_made_stops_before_the_first_step(tmp_path):
@@ -629,6 +629,19 @@ def test_state_that_cannot_be_saved_is_refused_at_the_start(tmp_path):
     multiplier.history = {1, 2}
     with pytest.raises(TypeError, match=r"stateful\.dual\.history is a set"):
         fit_tiny(hooks={"stateful": {"dual": multiplier}}, loss=None, **kept(tmp_path))
+
+
+def test_two_runs_do_not_share_a_folder_and_the_second_takes_no_step(tmp_path):
+    told = []
+
+    def second(report):
+        with pytest.raises(CheckpointError, match=f"another run .* in {tmp_path}") as refused:
+            fit_tiny(loss=None, **kept(tmp_path))
+        told.append(refused)
+
+    _, result = fit_tiny(hooks={"on_step": second}, **kept(tmp_path))
+    assert len(told) == result.steps == 6
+    assert fit_tiny(**kept(tmp_path))[1].resumed_from == 6  # the end of a run frees its folder
 
 
 # Several processes -----------------------------------------------------------------------------

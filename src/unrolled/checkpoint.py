@@ -11,6 +11,8 @@ Nothing in it is a pickle, so reading one from a stranger runs no code of theirs
 into a folder ``*.partial``, flushed to the disk and renamed: whenever a run is killed, the newest
 ``step_*`` folder is whole. If a disk has damaged it all the same, the sums show it, and the
 checkpoint before it is used.
+
+Two runs in one folder would remove each other's checkpoints: `exclusive` lets one in at a time.
 """
 
 import dataclasses
@@ -21,12 +23,15 @@ import os
 import random
 import shutil
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -38,6 +43,7 @@ __all__ = [
     "check_same_settings",
     "describe_model",
     "describe_value",
+    "exclusive",
     "keep_weights_only",
     "load_latest_checkpoint",
     "pack",
@@ -48,11 +54,12 @@ __all__ = [
 ]
 
 FORMAT = "unrolled checkpoint 1"
+LOCK = "in_use.lock"
 SCALARS = (str, int, float, bool, type(None))
 
 
 class CheckpointError(RuntimeError):
-    """There are checkpoints, but none that can be used."""
+    """There are checkpoints but none is whole, or another run is writing them."""
 
 
 class CheckpointWarning(UserWarning):
@@ -137,6 +144,51 @@ def unpack(tree: Any, tensors: dict[str, Tensor]) -> Any:
     if kind == "tuple":
         return tuple(unpack(item, tensors) for item in content)
     return {unpack(key, {}): unpack(item, tensors) for key, item in content}
+
+
+# One run at a time -------------------------------------------------------------------------------
+
+
+@contextmanager
+def exclusive(folder: str | Path) -> Iterator[None]:
+    """Keep other runs out of a folder of checkpoints while the block lasts.
+
+    The lock is one of the operating system (`filelock` on the file ``in_use.lock``): it ends with
+    its process, also if that is killed. One process of a run holds it for all.
+
+    Parameters
+    ----------
+    folder
+        Where the ``step_*`` folders lie; it must be there.
+
+    Raises
+    ------
+    CheckpointError
+        If another run holds it, or the lock cannot be written; the message names the folder.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, exclusive(folder):
+    ...     with exclusive(folder):
+    ...         pass
+    Traceback (most recent call last):
+    ...
+    unrolled.checkpoint.CheckpointError: another run keeps its checkpoints in ...
+    """
+    path = Path(folder, LOCK)
+    try:
+        lock = FileLock(path).acquire(timeout=0)
+    except Timeout:
+        raise CheckpointError(
+            f"another run keeps its checkpoints in {folder}, and two would remove each other's: "
+            "wait for its end or stop it, or choose another checkpoint_folder. If no run is alive "
+            f"(a drive of the network can be slow to notice an end), remove {path}"
+        ) from None
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot hold checkpoints: {error}") from error
+    with lock:
+        yield
 
 
 # Writing -----------------------------------------------------------------------------------------
@@ -279,6 +331,7 @@ def keep_weights_only(folder: str | Path) -> None:
         paths = _list(place)
         if paths:
             (paths[-1] / "model.safetensors").replace(place / "model.safetensors")
+        (place / LOCK).unlink(missing_ok=True)
         for path in place.glob("step_*"):
             shutil.rmtree(path, ignore_errors=True)
 

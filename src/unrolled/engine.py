@@ -11,7 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -39,6 +39,7 @@ from unrolled.checkpoint import (
     check_same_settings,
     describe_model,
     describe_value,
+    exclusive,
     load_latest_checkpoint,
     pack,
     random_state,
@@ -167,6 +168,7 @@ class Run:
         self.model, self.batch_at, self.training = model, batch_at, training
         self.on_gradients, self.on_step, self.stateful = on_gradients, on_step, stateful
         self.stop, self.stopping, self.late, self.kept = stop, False, False, 0
+        self.held = ExitStack()
         self.accelerator = _accelerator(training)
         self.share = Share.of(
             training, self.accelerator.num_processes, self.accelerator.process_index
@@ -211,7 +213,8 @@ class Run:
             set_seed(self.training.seed, device_specific=True)
 
     def close(self) -> None:
-        """Put the learning rates back to their base values."""
+        """Give the checkpoint folder free, and put the learning rates back to their base values."""
+        self.held.close()
         for optimizer, rates in zip(self.optimizers, self.rates, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate
@@ -439,6 +442,7 @@ class Run:
         if self.accelerator.distributed_type in SHARDED:
             raise ValueError("checkpoint_folder must be None: sharded models are not supported")
         Path(folder).mkdir(parents=True, exist_ok=True)
+        self._hold(folder)
         # What cannot be saved shall be known now, and not after hours.
         pack({name: item.state_dict() for name, item in self.stateful.items()}, {}, "stateful")
         checkpoint = load_latest_checkpoint(folder)
@@ -449,6 +453,18 @@ class Run:
                 "remove them, choose another checkpoint_folder, or use resume='auto'"
             )
         return checkpoint
+
+    def _hold(self, folder: str | Path) -> None:
+        """Lock the folder in the main process; if that fails, no process waits for another."""
+        problem = None
+        if self.accelerator.is_main_process:
+            try:
+                self.held.enter_context(exclusive(folder))
+            except CheckpointError as error:
+                problem = str(error)
+        (problem,) = broadcast_object_list([problem])
+        if problem is not None:
+            raise CheckpointError(problem)
 
     def _check_same_on_all_processes(self, checkpoint: Checkpoint | None) -> None:
         step = None if checkpoint is None else checkpoint.step

@@ -222,7 +222,7 @@ def fit(
     NonFiniteError
         If the loss or a gradient is NaN or infinite.
     CheckpointError
-        If all checkpoints of the run are damaged.
+        If all checkpoints of the run are damaged, or another run holds their folder.
     Preempted
         If there is a checkpoint folder and SIGTERM came, to any of the processes: the step is
         finished and a checkpoint written. Uncaught, it ends the process with the exit code
