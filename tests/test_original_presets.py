@@ -21,7 +21,7 @@ from unrolled.data.text import BpeTokenizer
 from unrolled.data.video import evaluation_patches
 from unrolled.descent import text, video
 from unrolled.horst import language, vision
-from unrolled.looped import diagnostics, pretraining
+from unrolled.looped import diagnostics, instability, pretraining
 from unrolled.looped.model import LoopedTransformer
 from unrolled.plan import plan
 from unrolled.transformer import count_parameters
@@ -29,7 +29,7 @@ from unrolled.transformer import count_parameters
 datasets = pytest.importorskip("datasets")
 transformers = pytest.importorskip("transformers")
 
-MODULES = (text, video, vision, language, pretraining)
+MODULES = (text, video, vision, language, pretraining, instability)
 COMMIT = "c" * 40
 
 
@@ -41,7 +41,7 @@ def cache(tmp_path, monkeypatch):
         (video, video.footage_of),
         (vision, vision.images_of),
         (language, language.load_original),
-        (pretraining, pretraining.load_original),
+        (instability, instability.load_original),
     ):
         monkeypatch.setattr(module, load.__name__, load.__wrapped__)  # tests share no cache
     monkeypatch.setattr("os.fsync", lambda _: None)  # slow, and no power fails here
@@ -140,6 +140,7 @@ ABSENT = {
         ("colab", {}, "slimpajama --subset 100000000 --tokenizer openai-community/gpt2"),
         ("paper", {}, "slimpajama --tokenizer openai-community/gpt2"),
     ],
+    "looped.instability": [("paper", {}, "fineweb_edu --tokenizer Qwen/Qwen3-0.6B-Base")],
     "looped.pretraining": [
         ("colab", {}, "fineweb_edu --subset 100000000 --tokenizer bytes"),
         ("paper", {}, "fineweb_edu --tokenizer Qwen/Qwen3-0.6B-Base"),
@@ -462,8 +463,25 @@ def test_flt_learns_from_fineweb_with_grouped_queries_and_a_window(monkeypatch):
     row = pretraining.measure(settings, case, 0, lambda *_: None)
     assert not row["diverged"]
     assert len(row["val_loss_by_inference_loops"]) == 3
-    text_of = pretraining.text_of(settings)
-    assert text_of.unigram_loss == pytest.approx(diagnostics.unigram_loss(text_of.train[:]))
-    assert text_of.validation_bytes == int((text_of.validation[1] != 0).sum())
+    text = instability.text_of(settings)
+    assert text.unigram_loss == pytest.approx(diagnostics.unigram_loss(text.train[:]))
+    assert text.validation_bytes == int((text.validation[1] != 0).sum())
     assert settings.config.window == 8
     assert settings.config.num_kv_heads == 1
+
+
+def test_a_loop_is_diagnosed_on_fineweb(monkeypatch):
+    tokenised(monkeypatch, corpora.fineweb_edu, corpora.FINEWEB_EDU, "bytes")
+    settings = replace(
+        instability.EXPERIMENT.presets["smoke"],
+        corpus="fineweb_edu",
+        tokenizer="bytes",
+        corpus_tokens=4_000,
+        optimizer="muon",
+    )
+    row = instability.measure(settings, instability.cases(settings)[1], 0, lambda *_: None)
+    assert not row["diverged"]
+    text = instability.text_of(settings)
+    assert row["unigram_loss"] == pytest.approx(diagnostics.unigram_loss(text.train[:]))
+    bits = row["val_loss"] * text.validation[1].numel() / text.validation_bytes / np.log(2)
+    assert row["val_bits_per_byte"] == pytest.approx(bits)

@@ -153,7 +153,7 @@ def unpack(tree: Any, tensors: dict[str, Tensor]) -> Any:
 def exclusive(folder: str | Path) -> Iterator[None]:
     """Keep other runs out of a folder of checkpoints while the block lasts.
 
-    The lock is one of the operating system (`filelock` on the file ``in_use.lock``): it ends with
+    The lock is one of the operating system (``filelock`` on the file ``in_use.lock``): it ends with
     its process, also if that is killed. One process of a run holds it for all.
 
     Parameters

@@ -8,7 +8,7 @@ import torch
 
 from unrolled import results
 from unrolled.looped import instability
-from unrolled.looped.instability import EXPERIMENT, InstabilitySettings
+from unrolled.looped.instability import EXPERIMENT
 from unrolled.looped.model import INJECTIONS
 
 SMOKE = EXPERIMENT.presets["smoke"]
@@ -98,8 +98,8 @@ def test_scale_of_the_paper_is_counted_without_building_it():
 
 
 def test_a_corpus_that_is_not_on_board_is_an_error_and_never_replaced():
-    with pytest.raises(ValueError, match=r"fineweb_edu.*state_of_the_union"):
-        instability.text_of(replace(InstabilitySettings(), corpus="fineweb_edu"))
+    with pytest.raises(ValueError, match=r"'the_pile'.*state_of_the_union"):
+        instability.load_text("the_pile", 256, 32, 4)
 
 
 def test_byte_pairs_are_another_vocabulary_for_the_same_text(tmp_path, monkeypatch):

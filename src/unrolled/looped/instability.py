@@ -1,9 +1,10 @@
 r"""Instability: what a looped model does in its first steps of training, variant by variant.
 
-Each unit trains one variant with one number of loops on real text and writes down the two symptoms
-that the paper diagnoses, the growth of the residual state (:eq:`eq-looped-residual-norm`) and the
-oscillation of the gradient (:eq:`eq-looped-oscillation`), with the outcome: the validation loss and
-whether the run collapsed (:eq:`eq-looped-collapse`).
+Each unit trains one variant with one number of loops on real text, that of the State of the Union
+addresses or FineWeb-Edu, and writes down the two symptoms that the paper diagnoses, the growth of
+the residual state (:eq:`eq-looped-residual-norm`) and the oscillation of the gradient
+(:eq:`eq-looped-oscillation`), with the outcome: the validation loss and whether the run collapsed
+(:eq:`eq-looped-collapse`).
 
 Source: Fu et al. 2026 (arXiv 2605.18797), its diagnosis of the first 2,000 steps.
 """
@@ -19,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unrolled.data.corpora import QWEN3
+from unrolled.data.original import present_tokens
 from unrolled.data.text import (
     BpeTokenizer,
     ByteTokenizer,
@@ -27,6 +30,7 @@ from unrolled.data.text import (
     evaluation_windows,
     state_of_the_union,
 )
+from unrolled.data.tokens import TokenFiles
 from unrolled.experiment import Case, Experiment, Report, no_report
 from unrolled.looped.diagnostics import (
     GradientCosine,
@@ -39,6 +43,7 @@ from unrolled.looped.diagnostics import (
 from unrolled.looped.model import INJECTIONS, LoopedTransformer, build
 from unrolled.looped.theory import alikeness, loop_gradients
 from unrolled.results import Claim, judge_difference, judge_share, thin
+from unrolled.settings import added
 from unrolled.training import (
     FLT_OPTIMIZER,
     FitResult,
@@ -55,6 +60,7 @@ __all__ = [
     "Schedule",
     "Text",
     "by_loop",
+    "load_original",
     "load_text",
     "outcome",
     "symptoms",
@@ -64,6 +70,8 @@ __all__ = [
     "trained",
     "validation_loss",
 ]
+
+AT_ONCE = 8  # most windows that are evaluated at a time: the logits of one may take 600 MB
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,11 @@ class InstabilitySettings:
         ``"no"`` or ``"bf16"``.
     validation_windows
         Windows of the validation split on which the loss is measured.
+    tokenizer
+        Of "fineweb_edu", which must be in the cache; as in
+        `unrolled.data.original.corpus_tokenizer`.
+    corpus_tokens
+        So many tokens of "fineweb_edu" to train on; 0 for as many as the paper's larger model saw.
     """
 
     variants: tuple[str, ...] = INJECTIONS
@@ -112,6 +125,8 @@ class InstabilitySettings:
     optimizer: Literal["adamw", "muon"] = "adamw"
     mixed_precision: Literal["no", "bf16"] = "no"
     validation_windows: int = 256
+    tokenizer: str = added(QWEN3)
+    corpus_tokens: int = added(0)
 
     @property
     def config(self) -> TransformerConfig:
@@ -138,7 +153,7 @@ class Schedule(Protocol):
 class Text:
     """Real text, tokenized: a training stream, and validation windows with their bytes."""
 
-    train: Tensor
+    train: Tensor | TokenFiles
     validation: tuple[Tensor, Tensor]
     validation_bytes: int
     unigram_loss: float
@@ -146,12 +161,12 @@ class Text:
 
 @lru_cache(maxsize=4)
 def load_text(corpus: str, vocab_size: int, length: int, windows: int) -> Text:
-    """Return a corpus as tokens.
+    """Return a corpus that the package ships, as tokens.
 
     Parameters
     ----------
     corpus
-        ``"state_of_the_union"``, which the package ships.
+        ``"state_of_the_union"``.
     vocab_size
         256 for bytes, more for byte-pair encoding.
     length, windows
@@ -175,6 +190,32 @@ def load_text(corpus: str, vocab_size: int, length: int, windows: int) -> Text:
     validation = evaluation_windows(tokenizer.encode(source.text("validation")), length, windows)
     size = tokenizer.num_bytes(validation[1])
     return Text(train, validation, size, unigram_loss(train))
+
+
+@lru_cache(maxsize=2)
+def load_original(
+    tokenizer: str, num_tokens: int, vocab_size: int, length: int, windows: int
+) -> Text:
+    """Return FineWeb-Edu from the cache, its training split mapped from files.
+
+    Parameters
+    ----------
+    tokenizer, num_tokens, vocab_size, length, windows
+        As in `unrolled.data.original.present_tokens`, which says what it raises.
+    """
+    sizes = (num_tokens, vocab_size, length, windows)
+    train, validation, num_bytes = present_tokens("fineweb_edu", tokenizer, *sizes)
+    return Text(train, validation, num_bytes, unigram_loss_of_files(train))
+
+
+def unigram_loss_of_files(tokens: TokenFiles) -> float:
+    """Return the loss of the best prediction without context, of files that are read in turn.
+
+    As `unrolled.looped.diagnostics.unigram_loss`, which wants all tokens in memory.
+    """
+    counts = sum(np.bincount(shard, minlength=tokens.vocab_size) for shard in tokens.shards)
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
 
 
 def tokenizer_of(corpus: str, vocab_size: int) -> ByteTokenizer | BpeTokenizer:
@@ -205,13 +246,15 @@ def measure(settings: InstabilitySettings, case: Case, seed: int, report: Report
     except NonFiniteError as error:
         return {"diverged": True, "collapsed": True, "diverged_at_step": error.step}
     text = text_of(settings)
-    return {**symptoms(run, text), **outcome(model, text, settings.batch_size)}
+    return {**symptoms(run, text), **outcome(model, text, min(settings.batch_size, AT_ONCE))}
 
 
 def text_of(settings: InstabilitySettings) -> Text:
-    """Return the text that the settings ask for."""
-    windows = settings.validation_windows
-    return load_text(settings.corpus, settings.vocab_size, settings.length, windows)
+    """Return the text that the settings ask for; see `load_text` and `load_original`."""
+    sizes = (settings.vocab_size, settings.length, settings.validation_windows)
+    if settings.corpus == "fineweb_edu":
+        return load_original(settings.tokenizer, settings.corpus_tokens, *sizes)
+    return load_text(settings.corpus, *sizes)
 
 
 def trained(
@@ -223,6 +266,8 @@ def trained(
     ------
     NonFiniteError
         If the loss or a gradient stops being finite.
+    unrolled.data.fetch.FetchError
+        FineWeb-Edu is not in the cache; the message says how to get it.
     """
     tokens = text_of(settings).train
     torch.manual_seed(seed)  # the initial weights; the batches have the seed themselves
@@ -463,6 +508,8 @@ EXPERIMENT = Experiment(
         # The committed evidence: about a minute a run on one core.
         "laptop": InstabilitySettings(),
         # Sized for an hour on one 16 GB GPU: the paper's core size and number of steps, our corpus.
+        # `python -m unrolled run looped.instability --preset colab`.
+        # Plan, the longest unit: 1 x T4 0.10 h, 1 x A100 0.021 h.
         "colab": InstabilitySettings(
             variants=("original", "input", "attention", "fla", "flt"),
             num_loops=(6, 12),
@@ -478,7 +525,13 @@ EXPERIMENT = Experiment(
             optimizer="muon",
             mixed_precision="bf16",
         ),
-        # As published: 6 layers, 2,000 steps of 524,288 tokens, Muon; the vocabulary of Qwen3.
+        # As published: 6 layers, 2,000 steps of 524,288 tokens of FineWeb-Edu, Muon; the vocabulary
+        # of Qwen3. `python -m unrolled data get fineweb_edu --tokenizer Qwen/Qwen3-0.6B-Base`,
+        # then `accelerate launch --multi_gpu --num_processes 8 -m unrolled run looped.instability
+        # --preset paper --micro-batch 16`. Our choice: the first documents of the sample of 100
+        # billion tokens, and which of its documents are held out. The paper: FLT
+        # does not collapse at any of the three K, and at 12 all other variants do.
+        # Plan, the longest unit: 1 x A100 4.5 h, 8 x H100 0.18 h.
         "paper": InstabilitySettings(
             variants=("original", "input", "attention", "fla", "flt"),
             learning_rate=0.02,

@@ -17,27 +17,23 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from unrolled.data.corpora import QWEN3
-from unrolled.data.original import corpus_tokenizer, present_tokens
+from unrolled.data.original import corpus_tokenizer
 from unrolled.data.text import (
-    TokenBatches,
     bits_per_byte,
     evaluation_windows,
     moby_dick,
     wikipedia_leads,
 )
-from unrolled.data.tokens import TokenFiles
-from unrolled.experiment import Case, Experiment, Report, no_report
+from unrolled.experiment import Case, Experiment, Report
 from unrolled.looped import instability
-from unrolled.looped.instability import InstabilitySettings, Text
-from unrolled.looped.model import LoopedTransformer, build
+from unrolled.looped.instability import InstabilitySettings, text_of, trained
+from unrolled.looped.model import LoopedTransformer
 from unrolled.results import Claim, judge_difference, judge_share
 from unrolled.settings import added
-from unrolled.training import FitResult, NonFiniteError
+from unrolled.training import NonFiniteError
 from unrolled.transformer import (
     TransformerConfig,
     count_parameters,
@@ -49,11 +45,8 @@ __all__ = [
     "EXPERIMENT",
     "OTHER_TEXTS",
     "PretrainingSettings",
-    "load_original",
     "measured_at",
-    "text_of",
     "text_sample",
-    "trained",
 ]
 
 FIVE = ("original", "input", "attention", "fla", "flt")  # the variants of the paper
@@ -90,11 +83,6 @@ class PretrainingSettings(InstabilitySettings):
     num_kv_heads, window
         Grouped-query and sliding-window attention, as in `unrolled.transformer.TransformerConfig`;
         0 for neither.
-    tokenizer
-        Of "fineweb_edu", which must be in the cache; as in
-        `unrolled.data.original.corpus_tokenizer`.
-    corpus_tokens
-        So many tokens of "fineweb_edu" to train on; 0 for as many as the paper's larger model saw.
     """
 
     variants: tuple[str, ...] = FIVE
@@ -111,8 +99,6 @@ class PretrainingSettings(InstabilitySettings):
     high_learning_rate: None = None
     num_kv_heads: int = added(0)
     window: int = added(0)
-    tokenizer: str = added(QWEN3)
-    corpus_tokens: int = added(0)
 
     @property
     def config(self) -> TransformerConfig:
@@ -162,25 +148,6 @@ def measure(settings: PretrainingSettings, case: Case, seed: int, report: Report
     }
 
 
-def trained(
-    settings: PretrainingSettings, case: Case, seed: int, report: Report = no_report
-) -> tuple[LoopedTransformer, FitResult]:
-    """Return the model of a case after its training, and the curves of that training.
-
-    Raises
-    ------
-    NonFiniteError
-        If the loss or a gradient stops being finite.
-    unrolled.data.fetch.FetchError
-        FineWeb-Edu is not in the cache; the message says how to get it.
-    """
-    text = text_of(settings)
-    torch.manual_seed(seed)  # the initial weights; the batches have the seed themselves
-    model = build(settings.config, case["variant"], case["num_loops"])
-    batches = TokenBatches(text.train, settings.batch_size, settings.length, seed)
-    return model, instability.train(model, batches, settings, case["learning_rate"], report)
-
-
 def measured_at(
     model: LoopedTransformer,
     text: instability.Text,
@@ -199,41 +166,7 @@ def measured_at(
     return {"inference_loops": list(inference_loops), "val_loss_by_inference_loops": losses}
 
 
-# --- text ---------------------------------------------------------------------------------------
-
-
-def text_of(settings: PretrainingSettings) -> Text:
-    """Return the text that the settings ask for; see `load_original`."""
-    if settings.corpus != "fineweb_edu":
-        return instability.text_of(settings)
-    sizes = (settings.vocab_size, settings.length, settings.validation_windows)
-    return load_original(settings.tokenizer, settings.corpus_tokens, *sizes)
-
-
-@lru_cache(maxsize=2)
-def load_original(
-    tokenizer: str, num_tokens: int, vocab_size: int, length: int, windows: int
-) -> Text:
-    """Return FineWeb-Edu from the cache, its training split mapped from files.
-
-    Parameters
-    ----------
-    tokenizer, num_tokens, vocab_size, length, windows
-        As in `unrolled.data.original.present_tokens`, which says what it raises.
-    """
-    sizes = (num_tokens, vocab_size, length, windows)
-    train, validation, num_bytes = present_tokens("fineweb_edu", tokenizer, *sizes)
-    return Text(train, validation, num_bytes, unigram_loss(train))
-
-
-def unigram_loss(tokens: TokenFiles) -> float:
-    """Return the loss of the best prediction without context, of files that are read in turn.
-
-    As `unrolled.looped.diagnostics.unigram_loss`, which wants all tokens in memory.
-    """
-    counts = sum(np.bincount(shard, minlength=tokens.vocab_size) for shard in tokens.shards)
-    shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
+# --- text out of domain, and text of its own ----------------------------------------------------
 
 
 def tokenizer_of(corpus: str, vocab_size: int, tokenizer: str) -> Any:
@@ -241,9 +174,6 @@ def tokenizer_of(corpus: str, vocab_size: int, tokenizer: str) -> Any:
     if corpus == "fineweb_edu":
         return corpus_tokenizer(tokenizer)
     return instability.tokenizer_of(corpus, vocab_size)
-
-
-# --- text out of domain, and text of its own ----------------------------------------------------
 
 
 @lru_cache(maxsize=4)
