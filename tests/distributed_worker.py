@@ -11,15 +11,23 @@ import warnings
 from pathlib import Path
 
 import torch
-from accelerate import PartialState
+from accelerate import (
+    Accelerator,
+    DistributedType,
+    FullyShardedDataParallelPlugin,
+    PartialState,
+)
 from process_tree import end_all, fork_many, together
 from torch import nn
+from torch.distributed.tensor import DTensor
 
+from unrolled import engine
 from unrolled.checkpoint import CheckpointError, exclusive
 from unrolled.descent.constraints import ExactConstraint
 from unrolled.descent.primal_dual import PrimalDual
 from unrolled.horst.optimizers import Horst
 from unrolled.horst.sparsity import Acdc, AcdcSchedule
+from unrolled.sharding import whole
 from unrolled.training import OptimizerConfig, TrainingConfig, fit
 
 LAYERS, WIDTH, CLASSES, BATCH, STEPS = 3, 6, 3, 8, 16
@@ -117,7 +125,7 @@ def constrained(dtype=torch.float32, micro=None, every=1, measured=False, report
 
 def by_hand(report):
     """Update multipliers in a loop of one's own, each process with its rows."""
-    state = PartialState()
+    state = PartialState(cpu=True)
     model, dual = Stack(torch.float64), primal_dual(every=2)
     x, y = batches(torch.float64)(0)
     rows = slice(state.process_index, None, state.num_processes)
@@ -220,6 +228,73 @@ def shared(folder):
         return together(2, work)
 
 
+# A sharded model -------------------------------------------------------------------------------
+
+
+def accelerator_that_shards(version):
+    """Let Accelerate's own code shard a model on CPUs too, which it does on GPUs only."""
+
+    def make(**settings):
+        accelerator = Accelerator(**settings)
+        accelerator.state.distributed_type = DistributedType.FSDP
+        accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(
+            fsdp_version=version,
+            reshard_after_forward=True if version == 2 else "FULL_SHARD",
+            auto_wrap_policy="no_wrap",
+            cpu_ram_efficient_loading=False,
+        )
+        return accelerator
+
+    return make
+
+
+def shard(folder, version=2, stop=None):
+    """Train a model that two processes share, up to a stop if there is one."""
+
+    def on_step(seen):
+        if seen.step == stop:
+            raise KeyboardInterrupt
+
+    if PartialState(cpu=True).num_processes > 1:
+        engine.Accelerator = accelerator_that_shards(version)
+    model, kept = Stack(torch.float32), {"checkpoint_folder": folder, "checkpoint_every": 5}
+    training = settings(micro_batch_size=2, clip_norm=0.5, **kept if folder else {})
+    try:
+        result = fit(model, batches(torch.float32), last_loss, training, SMOOTH, on_step=on_step)
+    except KeyboardInterrupt:
+        return {}
+    except ValueError as error:
+        return {"refused": str(error)}
+    weights = whole(model.state_dict())
+    return {
+        "divided": isinstance(next(model.parameters()), DTensor),
+        "same": fingerprint(weights),
+        "weights": [weight.tolist() for weight in weights.values()],
+        "losses": result.losses,
+        "resumed_from": result.resumed_from,
+    }
+
+
+def sharded(folder):
+    """Stop runs of two processes that share a model; let two go on, and one alone."""
+
+    def stopped(_):
+        return [shard(f"{folder}/{name}", stop=7) for name in ("two", "one")]
+
+    together(2, stopped)
+    return {
+        "alone": shard_apart(1, None),
+        "whole": shard_apart(2, None),
+        "two": shard_apart(2, f"{folder}/two"),
+        "one": shard_apart(1, f"{folder}/one"),
+        "old": together(2, lambda _: shard(None, version=1)),
+    }
+
+
+def shard_apart(world, folder):
+    return together(world, lambda _: shard(folder))
+
+
 def main(folder):
     f32, f64 = torch.float32, torch.float64
     report = {
@@ -241,6 +316,7 @@ def main(folder):
     }
     report["one killed"] = one_killed(f"{folder}/killed")
     report["shared"] = shared(f"{folder}/shared")
+    report["sharded"] = sharded(f"{folder}/sharded")
     print(json.dumps(report))
 
 

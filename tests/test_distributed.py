@@ -116,6 +116,37 @@ def test_no_process_of_a_run_starts_in_a_folder_that_another_run_holds(report):
     assert first.startswith("another run keeps its checkpoints in ")
 
 
+# A sharded model -------------------------------------------------------------------------------
+
+
+def test_a_sharded_model_learns_what_a_whole_one_learns(report):
+    (alone,), each = report["sharded"]["alone"], report["sharded"]["whole"]
+    assert [found["divided"] for found in each] == [True, True]
+    assert not alone["divided"]
+    assert each[0]["same"] == each[1]["same"]
+    assert each[0]["losses"] == pytest.approx(alone["losses"], rel=2e-4)
+    assert flat(each[0]) == pytest.approx(flat(alone), rel=2e-4, abs=1e-5)
+
+
+def test_a_sharded_run_goes_on_bit_for_bit_and_also_in_one_process(report):
+    found = report["sharded"]
+    for again, whole in zip(found["two"], found["whole"], strict=True):
+        assert again["resumed_from"] == 5
+        assert again["same"] == whole["same"]
+    (one,) = found["one"]
+    assert (one["resumed_from"], one["divided"]) == (5, False)
+    assert flat(one) == pytest.approx(flat(found["whole"][0]), rel=2e-4, abs=1e-5)
+
+
+def flat(found):
+    return torch.cat([torch.tensor(weight).flatten() for weight in found["weights"]]).tolist()
+
+
+def test_other_kinds_of_sharding_are_refused(report):
+    for each in report["sharded"]["old"]:
+        assert "(--use_fsdp --fsdp_version 2), not FSDP of version 1" in each["refused"]
+
+
 # The command -----------------------------------------------------------------------------------
 
 

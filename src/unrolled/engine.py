@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import functools
 import logging
 import math
 import os
@@ -55,6 +56,7 @@ from unrolled.optimization import (
     learning_rate_factor,
     momentum_at,
 )
+from unrolled.sharding import load_optimizer, load_weights, whole
 
 if TYPE_CHECKING:
     from unrolled.training import TrainingConfig
@@ -71,6 +73,7 @@ FREE = (
     "progress",
 )
 SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
+ASK_FOR_FSDP2 = "only FSDP of version 2 shards a model here (--use_fsdp --fsdp_version 2), not"
 
 
 @dataclass(frozen=True)
@@ -322,7 +325,10 @@ class Run:
             metrics |= _plain_values(self.on_gradients(step, self.model), "on_gradients")
         limit = math.inf if self.training.clip_norm is None else self.training.clip_norm
         if self.accelerator.distributed_type in SHARDED:
-            return float(self.accelerator.clip_grad_norm_(self.parameters, limit))
+            norm = float(self.accelerator.clip_grad_norm_(self.parameters, limit))
+            if not math.isfinite(norm):  # every gradient is spoilt now, and no first one to name
+                raise NonFiniteError(step, "gradient norm", str(norm), self.result())
+            return norm
         # In two steps, because clipping by a norm that is NaN would spoil every gradient, and the
         # first bad one could not be named. Accelerate's function would also unscale once more.
         gradients = [p.grad for p in self.parameters if p.grad is not None]
@@ -392,8 +398,9 @@ class Run:
             return
         # Each process has its own random state; the rest is the same in all of them.
         random_states = gather_object([random_state()])
+        checkpoint = self._snapshot(random_states)  # by all, since parts of tensors are exchanged
         if self.accelerator.is_main_process:
-            self._write(self._snapshot(random_states))
+            self._write(checkpoint)
         self.accelerator.wait_for_everyone()
         self.saved = time.perf_counter()
 
@@ -421,26 +428,25 @@ class Run:
 
     def _snapshot(self, random_states: list[dict]) -> Checkpoint:
         curves, scaler = self.result(), self.accelerator.scaler
+        gather = functools.partial(whole, keep=self.accelerator.is_main_process)
         state = {
             "settings": self.settings,
             "versions": {"torch": str(torch.__version__)},
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "optimizers": gather([optimizer.state_dict() for optimizer in self.optimizers]),
             "scaler": scaler.state_dict() if scaler is not None else None,
-            "stateful": {name: item.state_dict() for name, item in self.stateful.items()},
+            "stateful": gather({name: item.state_dict() for name, item in self.stateful.items()}),
             "random": random_states,
             "losses": curves.losses,
             "gradient_norms": curves.gradient_norms,
             "diagnostics": curves.diagnostics,
             "seconds": curves.seconds,
         }
-        return Checkpoint(self.done, self.model.state_dict(), state)
+        return Checkpoint(self.done, gather(self.model.state_dict()), state)
 
     def _find_checkpoint(self) -> Checkpoint | None:
         folder = self.training.checkpoint_folder
         if folder is None:
             return None
-        if self.accelerator.distributed_type in SHARDED:
-            raise ValueError("checkpoint_folder must be None: sharded models are not supported")
         Path(folder).mkdir(parents=True, exist_ok=True)
         self._hold(folder)
         # What cannot be saved shall be known now, and not after hours.
@@ -479,9 +485,9 @@ class Run:
     def _restore(self, checkpoint: Checkpoint) -> None:
         state = checkpoint.state
         self._check_same_run(state["settings"], checkpoint.step)
-        self.model.load_state_dict(checkpoint.weights)
+        load_weights(self.model, checkpoint.weights)
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+            load_optimizer(optimizer, saved)
         if self.accelerator.scaler is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         for name, item in self.stateful.items():
@@ -529,9 +535,12 @@ def _accelerator(training: "TrainingConfig") -> Accelerator:
     # A plugin, because a plain number is overruled by what `accelerate launch` has exported.
     plugin = GradientAccumulationPlugin(num_steps=1, sync_with_dataloader=False)
     accelerator = Accelerator(mixed_precision=precision, gradient_accumulation_plugin=plugin)
+    kind = accelerator.distributed_type
+    if kind in SHARDED and not accelerator.is_fsdp2:
+        raise ValueError(f"{ASK_FOR_FSDP2} {kind.value}{' of version 1' if 'FSDP' in kind else ''}")
     if precision == "fp16" and accelerator.scaler is None:
         raise ValueError(f"mixed_precision='fp16' needs a GPU, this is {accelerator.device}")
-    if precision == "fp16" and accelerator.distributed_type in SHARDED:
+    if precision == "fp16" and kind in SHARDED:
         raise ValueError("mixed_precision='fp16' is not supported for sharded models: use 'bf16'")
     return accelerator
 
