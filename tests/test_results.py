@@ -436,6 +436,26 @@ def test_judge_difference_by_a_margin():
 
 
 @pytest.mark.parametrize(
+    ("differences", "kind"),
+    [
+        ([0.1, 0.11, 0.09], "reproduced"),  # worse, and by less than is allowed
+        ([0.2, 0.35, 0.05], "trend"),
+        ([0.4, 0.41, 0.39], "not seen"),
+        ([-1.0, -1.1, -0.9], "reproduced"),
+    ],
+)
+def test_judge_cost_allows_a_little(differences, kind):
+    pair = {"variant": "flt"}, {"variant": "original"}
+    lower = results.judge_cost("loss", *pair, expect="lower", allowance=0.3)
+    assert lower(sides(differences)).kind == kind
+    assert "0.3 allowed" in lower(sides(differences)).evidence
+    higher = results.judge_cost("loss", *pair, expect="higher", allowance=0.3)
+    assert higher(sides([-d for d in differences])).kind == kind
+    with pytest.raises(ValueError, match="allowance = 0"):
+        results.judge_cost("loss", *pair, expect="lower", allowance=0)
+
+
+@pytest.mark.parametrize(
     ("collapsed", "expect", "kind"),
     [
         ([True] * 3, True, "reproduced"),

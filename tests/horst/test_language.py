@@ -156,7 +156,21 @@ def test_claims_ask_for_the_sparsity_that_they_name():
         for share in (0.5, 0.7, 0.8, 0.9):
             if f"Pruned by {share:.0%}, " in claim.statement:
                 assert f"loss_by_sparsity[{settings.sparsities.index(share)}]" in claim.query
-    assert len(comparison_table("horst.language", EXPERIMENT.claims, rows=[])) == 12
+    assert len(comparison_table("horst.language", EXPERIMENT.claims, rows=[])) == 16
+
+
+@pytest.mark.parametrize(("last", "verdict"), [(3.0, "reproduced"), (3.6, "not seen")])
+def test_the_lead_is_larger_when_pruning_adds_less(last, verdict):
+    losses = {"horst": [2.0] * 6 + [last], "adamw": [2.5] * 6 + [4.0]}
+    rows = [
+        {"optimizer": name, "seed": s, "diverged": False, "preset": "laptop"}
+        | {"loss_by_sparsity": by_sparsity}
+        for name, by_sparsity in losses.items()
+        for s in range(3)
+    ]
+    table = comparison_table("horst.language", EXPERIMENT.claims, rows=rows)
+    grows = "HORST's lead over AdamW is larger pruned by 90% than dense"
+    assert {line["claim"]: line["verdict"] for line in table}[grows] == verdict
 
 
 @pytest.mark.equation("eq-horst-three-factors")

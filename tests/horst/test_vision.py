@@ -13,7 +13,7 @@ from unrolled.horst import vision
 from unrolled.horst.compositions import COMPOSITIONS, OPTIMIZERS, Tuned
 from unrolled.horst.sparsity import AcdcSchedule, prunable_weights, sparsity_report
 from unrolled.horst.vision import EXPERIMENT, VisionSettings
-from unrolled.results import comparison_table
+from unrolled.results import ResultError, comparison_table
 
 pytest.importorskip("torchvision")
 
@@ -115,8 +115,26 @@ def test_a_run_that_diverges_is_a_row():
 def test_claims_compare_with_adamw_and_ham(rows):
     table = comparison_table("horst.vision", EXPERIMENT.claims, preset="smoke", rows=rows)
     judged = [row for row in table if row["verdict"] != "not attempted"]
-    assert len(table) == 15
-    assert len(judged) == 2 + 1 + 4 + 2  # the smoke preset has 0 and 90 % only
+    assert len(table) == 22
+    assert len(judged) == 2 + 1 + 2 + 4 + 2 + 3  # the smoke preset has 0 and 90 % only
+
+
+def test_the_lead_is_larger_when_sparsity_costs_less():
+    accuracy = {("horst", 0.0): 0.8, ("horst", 0.9): 0.7, ("adamw", 0.0): 0.8, ("adamw", 0.9): 0.6}
+    rows = [
+        {"model": "vit", "optimizer": name, "sparsity": s, "seed": seed, "test_accuracy": a}
+        for (name, s), a in accuracy.items()
+        for seed in range(3)
+    ]
+    found = {
+        line["claim"]: line["verdict"]
+        for line in comparison_table("horst.vision", EXPERIMENT.claims, preset=None, rows=rows)
+    }
+    assert found["HORST's lead over AdamW is larger at 90% than dense"] == "reproduced"
+    assert found["HORST's lead over HAM is larger at 90% than dense"] == "not attempted"
+    assert found["HORST loses nothing when dense"] == "reproduced"
+    with pytest.raises(ResultError, match="seeds"):
+        vision.price_of_sparsity(rows[:4], "vit", "horst", 0.9)
 
 
 def test_laptop_compares_at_five_sparsities():

@@ -56,6 +56,7 @@ from unrolled.results import (
     ResultError,
     Row,
     Verdict,
+    judge_difference,
     judge_pairs,
     judge_share,
     mean_ci,
@@ -709,9 +710,15 @@ def _is_of(row: Row, case: Case) -> bool:
     return all(row.get(name) == value for name, value in case.items())
 
 
-def _wins_with_noise(method: str, reference: Case, name: str) -> Claim:
+def _name(case: Case) -> str:
+    if "weight" in case:
+        return f"a fixed weight of {case['weight']:g}"
+    return NAMES.get(case["method"], case["method"])
+
+
+def _wins_with_noise(case: Case, reference: Case) -> Claim:
     def judge(rows: list[Row]) -> Verdict:
-        rates = rates_by_seed(rows, {"method": method}, reference, high=True)
+        rates = rates_by_seed(rows, case, reference, high=True)
         sides = [
             [{"seed": seed, "win_rate": rate} for seed, rate in enumerate(values)]
             for values in (rates, [0.5] * len(rates))
@@ -719,20 +726,20 @@ def _wins_with_noise(method: str, reference: Case, name: str) -> Claim:
         found = judge_pairs("win_rate", *sides, expect="higher")
         return Verdict(found.kind, f"win rate {mean_ci(rates):.3f}" if rates else found.evidence)
 
-    statement = f"{method}: wins against {name} at gamma >= 1"
-    paper = None if "weight" in reference else "69.93 % at gamma 1.5"
+    statement = f"{_name(case)}: wins against {_name(reference)} at gamma >= 1"
+    paper = None if "weight" in case | reference else "69.93 % at gamma 1.5"
     return Claim("descent", statement, paper, None, judge)
 
 
-def _ties_without_noise(method: str, reference: Case, name: str) -> Claim:
+def _ties_without_noise(case: Case, reference: Case) -> Claim:
     def judge(rows: list[Row]) -> Verdict:
-        rates = rates_by_seed(rows, {"method": method}, reference, high=False)
+        rates = rates_by_seed(rows, case, reference, high=False)
         if not rates:
             return Verdict("not attempted", "a side of the comparison has no rows")
         interval = mean_ci(rates)
         return Verdict(_near_half(interval), f"win rate {interval:.3f}")
 
-    statement = f"{method}: about as likely as {name} without noise"
+    statement = f"{_name(case)}: about as likely as {_name(reference)} without noise"
     return Claim("descent", statement, "50 %", None, judge)
 
 
@@ -743,6 +750,13 @@ def _near_half(interval: Interval) -> Literal["reproduced", "trend", "not seen"]
     return "trend" if low <= interval.mean <= high else "not seen"
 
 
+def _descends_better(method: str) -> Claim:
+    sides = {"method": method}, {"method": "deep"}
+    judge = judge_difference("test_ascents", *sides, expect="lower")
+    statement = f"{method}: ascends at fewer readings than deep supervision"
+    return Claim("descent", statement, None, None, judge)
+
+
 def _claims() -> Iterator[Claim]:
     query = "descent_language | mean_ci test_ascents | preset=laptop method={} | .3g"
     for method, expect in (("erm", False), *((name, True) for name in CONSTRAINED)):
@@ -750,12 +764,18 @@ def _claims() -> Iterator[Claim]:
         verb = "descends" if expect else "does not descend"
         statement = f"{method}: {verb} over the layers that are read"
         yield Claim("descent", statement, None, query.format(method), judge)
-    for method, (reference, name) in product(CONSTRAINED, NAMES.items()):
-        yield _wins_with_noise(method, {"method": reference}, name)
-        yield _ties_without_noise(method, {"method": reference}, name)
-    for method, weight in product(("exact", "proxy"), (0.03, 0.1)):
-        reference = {"method": "deep_weighted", "weight": weight}
-        yield _wins_with_noise(method, reference, f"a fixed weight of {weight:g}")
+    for method in CONSTRAINED:
+        yield _descends_better(method)
+    for sides in product(CONSTRAINED, NAMES):
+        pair = [{"method": method} for method in sides]
+        yield _wins_with_noise(*pair)
+        yield _ties_without_noise(*pair)
+    # which part of the gain is that of weight on the inner readings, multipliers or not
+    for weight in (0.03, 0.1):
+        fixed = {"method": "deep_weighted", "weight": weight}
+        yield _wins_with_noise(fixed, {"method": "erm"})
+        for method in ("exact", "proxy"):
+            yield _wins_with_noise({"method": method}, fixed)
 
 
 NAMES = {"erm": "ERM", "deep": "deep supervision"}

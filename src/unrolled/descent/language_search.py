@@ -2,8 +2,8 @@ r"""Search: rates and dual steps for `unrolled.descent.language`, on validation 
 
 Each unit trains one method at one point of its grid, as long as the experiment does, and looks at
 the validation texts alone, without noise. Every method gets the same number of trials: without
-constraints over the learning rate, with constraints over the rate, :math:`\alpha` and the dual
-step. Each method then has the point with its lowest loss. Rule and seeds are those of
+constraints over the learning rate, with constraints over the rate and the dual step, at one
+:math:`\alpha`. Each method then has the point with its lowest loss. Rule and seeds are those of
 `unrolled.descent.search`, and its `unrolled.descent.search.best_trial` reads the rows.
 """
 

@@ -60,15 +60,11 @@ from unrolled.descent.readout import classification_losses, collect_losses, laye
 from unrolled.experiment import Case, Experiment, Report, no_report
 from unrolled.results import (
     Claim,
-    Row,
-    Verdict,
+    judge_cost,
     judge_difference,
     judge_share,
-    metric_of,
-    select,
     thin,
 )
-from unrolled.results.claims import judge_pairs
 from unrolled.settings import added
 from unrolled.training import (
     FitResult,
@@ -1019,17 +1015,8 @@ def _better(
 
 def _costs_little(statement: str, side: dict[str, Any], reference: dict[str, Any]) -> Claim:
     """State that the accuracy of a side is above that of the reference less the allowance."""
-
-    def judge(rows: list[Row]) -> Verdict:
-        shifted = [
-            {"seed": row["seed"], "accuracy": metric_of(row, "test_accuracy") - loss}
-            for loss, conditions in ((0.0, side), (ALLOWANCE, reference))
-            for row in select(rows, **conditions)
-        ]
-        count = len(select(rows, **side))
-        found = judge_pairs("accuracy", shifted[:count], shifted[count:], expect="higher")
-        return Verdict(found.kind, f"{found.evidence}, {ALLOWANCE} allowed and added")
-
+    sides = {"side": side, "reference": reference}
+    judge = judge_cost("test_accuracy", **sides, expect="higher", allowance=ALLOWANCE)
     return Claim("descent", statement, "below .3 points", _query("test_accuracy", side), judge)
 
 
@@ -1051,13 +1038,13 @@ def _robustness() -> Iterator[Claim]:
                 _at(reference),
                 "higher",
             )
-        yield _better(
-            f"With noise at training, constrained is more accurate than {name} at gamma >= 1",
-            "high_gaussian",
-            _at("exact", training_noise=1.0),
-            _at(reference, training_noise=1.0),
-            "higher",
-        )
+            yield _better(
+                f"Trained with noise, constrained beats {name} at gamma >= 1 ({kind} noise)",
+                f"high_{kind}",
+                _at("exact", training_noise=1.0),
+                _at(reference, training_noise=1.0),
+                "higher",
+            )
 
 
 CLAIMS = (

@@ -681,12 +681,20 @@ def _lower_error(network: str, method: str, reference: str) -> Claim:
     return Claim("descent", statement, None, _query("rmse_high", sides[0]), judge)
 
 
+def _descends_better(network: str, method: str) -> Claim:
+    sides = _at(network, method), _at(network, "deep")
+    judge = judge_difference("ascents", *sides, expect="lower")
+    statement = f"{network}, {method}: ascends at fewer layers than deep supervision"
+    return Claim("descent", statement, None, _query("ascents", sides[0]), judge)
+
+
 def _claims(network: str) -> Iterator[Claim]:
     erm = f"{network}: ERM does not descend at every layer"
     yield _monotone(erm, _at(network, "erm"), expect=False)
     for method in ("exact", "proxy"):
         statement = f"{network}, {method}: descends at every layer"
         yield _monotone(statement, _at(network, method), expect=True)
+        yield _descends_better(network, method)
         for reference in ("erm", "deep"):
             yield _lower_error(network, method, reference)
 

@@ -42,7 +42,7 @@ from unrolled.horst.sparsity import (
     norm_ratio,
     prunable_weights,
 )
-from unrolled.results import Claim, Row, judge_difference, thin
+from unrolled.results import Claim, Row, Verdict, judge_difference, judge_pairs, select, thin
 from unrolled.settings import added
 from unrolled.training import FitResult, NonFiniteError, StepReport, TrainingConfig, fit
 from unrolled.transformer import Transformer, TransformerConfig, count_parameters
@@ -513,6 +513,26 @@ def _lower(statement: str, column: str, reference: str) -> Claim:
     return Claim("horst", statement, None, _query(column, "horst"), judge)
 
 
+def _gap_grows(reference: str, name: str, last: int) -> Claim:
+    """State that what pruning adds to the loss is less with HORST."""
+
+    def judge(rows: list[Row]) -> Verdict:
+        sides = [_price(select(rows, optimizer=side), last) for side in ("horst", reference)]
+        return judge_pairs("price", *sides, expect="lower")
+
+    statement = f"HORST's lead over {name} is larger pruned by 90% than dense"
+    return Claim("horst", statement, "the gap grows", None, judge)
+
+
+def _price(rows: list[Row], place: int) -> list[Row]:
+    losses = "loss_by_sparsity"
+    return [
+        {"seed": row["seed"], "price": row[losses][place] - row[losses][0]}
+        for row in rows
+        if not row["diverged"]
+    ]
+
+
 def _claims() -> Iterator[Claim]:
     places = {s: i for i, s in enumerate(LanguageSettings().sparsities)}
     for other, name in {"adamw": "AdamW", "ham": "HAM"}.items():
@@ -520,6 +540,8 @@ def _claims() -> Iterator[Claim]:
         for sparsity in (0.5, 0.7, 0.8, 0.9):
             column = f"loss_by_sparsity[{places[sparsity]}]"
             yield _lower(f"Pruned by {sparsity:.0%}, HORST is better than {name}", column, other)
+        yield _gap_grows(other, name, places[0.9])
+        yield _lower(f"HORST has the smaller ratio of norms than {name}", "norm_ratio", other)
         column = "recovered_loss_by_sparsity[1]"
         yield _lower(f"Pruned by 80% and recovered, HORST is better than {name}", column, other)
 

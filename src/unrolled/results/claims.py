@@ -179,6 +179,45 @@ def judge_difference(
     return judge
 
 
+def judge_cost(
+    metric: str,
+    side: Mapping[str, Any],
+    reference: Mapping[str, Any],
+    *,
+    expect: Literal["lower", "higher"],
+    allowance: float,
+) -> Callable[[list[Row]], Verdict]:
+    """Return a judge of: the metric of one side is worse than the reference's by little, if at all.
+
+    Parameters
+    ----------
+    metric, side, reference
+        As in `judge_difference`.
+    expect
+        The better direction of the metric.
+    allowance
+        How much worse counts as little, in units of the metric; above 0.
+
+    Examples
+    --------
+    >>> rows = [{"seed": s, "variant": v, "accuracy": 0.9 - loss + 0.01 * s}
+    ...         for v, loss in (("sparse", 0.001), ("dense", 0.0)) for s in range(3)]
+    >>> judge = judge_cost("accuracy", {"variant": "sparse"}, {"variant": "dense"},
+    ...                    expect="higher", allowance=0.003)
+    >>> judge(rows)
+    Verdict(kind='reproduced', evidence='accuracy differs by -0.001 ± 0 (n = 3), 0.003 allowed')
+    """
+    _check_direction(expect, allowance)
+    if allowance == 0:
+        raise ValueError("allowance = 0 must be > 0; see judge_difference")
+
+    def judge(rows: list[Row]) -> Verdict:
+        pair = select(rows, **side), select(rows, **reference)
+        return judge_pairs(metric, *pair, expect=expect, by=-allowance)
+
+    return judge
+
+
 def judge_pairs(
     metric: str,
     side: list[Row],
@@ -189,17 +228,20 @@ def judge_pairs(
 ) -> Verdict:
     """Judge two lists of rows that are paired by seed; the arguments are as in `judge_difference`.
 
+    A negative ``by`` is an allowance, as in `judge_cost`.
+
     Examples
     --------
     >>> one, other = ([{"seed": s, "loss": loss + s} for s in range(3)] for loss in (1.0, 2.0))
     >>> judge_pairs("loss", one, other, expect="higher").kind
     'not seen'
     """
-    _check_direction(expect, by)
+    _check_direction(expect, abs(by))
     if not (side and reference):
         return Verdict("not attempted", "a side of the comparison has no rows")
     interval = paired_difference(side, reference, metric)
-    return Verdict(_direction(interval, expect, by), f"{metric} differs by {interval:.3g}")
+    allowed = f", {-by:g} allowed" if by < 0 else ""
+    return Verdict(_direction(interval, expect, by), f"{metric} differs by {interval:.3g}{allowed}")
 
 
 def _check_direction(expect: str, by: float) -> None:
