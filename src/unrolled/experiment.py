@@ -95,8 +95,8 @@ class Experiment:
     presets
         A settings dataclass per preset; the names are among `PRESETS`.
     cases
-        ``cases(settings)`` gives what is compared: a list of flat dictionaries with the same
-        keys, each of which becomes a column of the rows.
+        ``cases(settings)`` gives what is compared: a list of flat dictionaries, as a rule with
+        the same keys, each of which becomes a column of the rows.
     measure
         ``measure(settings, case, seed, report)`` does the work and returns the metrics:
         numbers, text, booleans, or flat lists of numbers. ``report(done, total)`` may be
@@ -285,19 +285,21 @@ def select_cases(cases: Sequence[Case], wanted: Any) -> list[Case]:
     >>> cases = [{"num_loops": k} for k in (6, 9, 12)]
     >>> select_cases(cases, {"num_loops": ["6", 12]})
     [{'num_loops': 6}, {'num_loops': 12}]
+    >>> select_cases([{"method": "erm"}, {"method": "fixed", "weight": 0.1}], {"weight": 0.1})
+    [{'method': 'fixed', 'weight': 0.1}]
     """
     if wanted is None:
         return [dict(case) for case in cases]
     filters = [wanted] if isinstance(wanted, Mapping) else list(wanted)
     checked = [_check_filter(cases, conditions) for conditions in filters]
-    chosen = [
-        dict(case)
-        for case in cases
-        if any(all(case[k] in values for k, values in kept.items()) for kept in checked)
-    ]
+    chosen = [dict(case) for case in cases if any(_passes(case, kept) for kept in checked)]
     if not chosen:
         raise ValueError(f"cases {wanted!r} select nothing")
     return chosen
+
+
+def _passes(case: Case, kept: Mapping[str, list]) -> bool:
+    return all(key in case and case[key] in values for key, values in kept.items())
 
 
 def _check_filter(cases: Sequence[Case], conditions: Mapping[str, Any]) -> dict[str, list]:
@@ -305,8 +307,8 @@ def _check_filter(cases: Sequence[Case], conditions: Mapping[str, Any]) -> dict[
 
 
 def _check_values(cases: Sequence[Case], key: str, wanted: Any) -> list:
-    _check_member(key, cases[0], "case key")
-    allowed = {_as_word(case[key]): case[key] for case in cases}
+    _check_member(key, {name: None for case in cases for name in case}, "case key")
+    allowed = {_as_word(case[key]): case[key] for case in cases if key in case}
     values = wanted if isinstance(wanted, (list, tuple)) else [wanted]
     for value in values:
         _check_member(_as_word(value), allowed, f"value of case key {key}")
