@@ -529,14 +529,19 @@ plt.show()
 #
 # *Is it descent that does it?* That does not fit. The two methods that descend best, deep supervision and the cumulative form, are behind ERM under noise, too. The two that gain had small prices, at layer 12 at most {result}`descent_language | mean largest_multiplier_by_layer[1] | preset=laptop method=exact | .2f` and {result}`descent_language | mean largest_multiplier_by_layer[1] | preset=laptop method=proxy | .2f` on average, which mostly fell back to zero, while those of the cumulative form went to {result}`descent_language | mean largest_multiplier_by_layer[1] | preset=laptop method=cumulative | .1f`. So *a little weight on the
 # inner readings* is another explanation. It can be tested: the loss of the last layer plus a weight on each reading between, fixed beforehand, without multipliers, all else as for the proxy form. Two weights were tried: .03, about the mean of the proxy form's prices over training and readings, and .1.
-#
-# | method | readings at which the loss rises | loss, no noise | loss, level 1 | loss, level 1.5 |
-# |---|---|---|---|---|
-# | ERM | {result}`descent_language | mean test_ascents | preset=laptop method=erm | .1f` | {result}`descent_language | mean_ci loss_by_gamma[0] | preset=laptop method=erm | .2f` | {result}`descent_language | mean_ci loss_by_gamma[1] | preset=laptop method=erm | .2f` | {result}`descent_language | mean_ci loss_by_gamma[2] | preset=laptop method=erm | .2f` |
-# | fixed weight .03 | {result}`descent_language | mean test_ascents | preset=laptop method=deep_weighted weight=0.03 | .1f` | {result}`descent_language | mean_ci loss_by_gamma[0] | preset=laptop method=deep_weighted weight=0.03 | .2f` | {result}`descent_language | mean_ci loss_by_gamma[1] | preset=laptop method=deep_weighted weight=0.03 | .2f` | {result}`descent_language | mean_ci loss_by_gamma[2] | preset=laptop method=deep_weighted weight=0.03 | .2f` |
-# | fixed weight .1 | {result}`descent_language | mean test_ascents | preset=laptop method=deep_weighted weight=0.1 | .1f` | {result}`descent_language | mean_ci loss_by_gamma[0] | preset=laptop method=deep_weighted weight=0.1 | .2f` | {result}`descent_language | mean_ci loss_by_gamma[1] | preset=laptop method=deep_weighted weight=0.1 | .2f` | {result}`descent_language | mean_ci loss_by_gamma[2] | preset=laptop method=deep_weighted weight=0.1 | .2f` |
-# | exact | {result}`descent_language | mean test_ascents | preset=laptop method=exact | .1f` | {result}`descent_language | mean_ci loss_by_gamma[0] | preset=laptop method=exact | .2f` | {result}`descent_language | mean_ci loss_by_gamma[1] | preset=laptop method=exact | .2f` | {result}`descent_language | mean_ci loss_by_gamma[2] | preset=laptop method=exact | .2f` |
-# | proxy | {result}`descent_language | mean test_ascents | preset=laptop method=proxy | .1f` | {result}`descent_language | mean_ci loss_by_gamma[0] | preset=laptop method=proxy | .2f` | {result}`descent_language | mean_ci loss_by_gamma[1] | preset=laptop method=proxy | .2f` | {result}`descent_language | mean_ci loss_by_gamma[2] | preset=laptop method=proxy | .2f` |
+
+# %% tags=["hide-input"]
+rivals = ["erm", "deep_weighted", "exact", "proxy"]
+lines = [
+    {"method": figures.label_of(row["method"]), "weight": row.get("weight", 0.0)}
+    | {"rises": row["test_ascents"]}
+    | {f"loss, level {g:g}": f for g, f in zip(row["gammas"], row["loss_by_gamma"], strict=True)}
+    for row in results.select(results.read("descent.language"), preset="laptop", method=rivals)
+]
+pd.DataFrame(lines).groupby(["method", "weight"]).mean().round(2)
+
+# %% [markdown]
+# Means over the seeds; *rises* counts the readings, of five, at which the loss rises.
 #
 # The weight .03 descends in every seed, which neither the exact nor the proxy form does, and it wins against ERM under noise, too: the last rows of the table below. So most of the gain needs no constraint. Not all of it: on the same texts the proxy form is still the likelier one against the weight .03, with and without noise, and with .1 the price without noise is more than twice as high.
 # What the multipliers add at this scale is *when* and *where* the weight is, and it is little. And remember the look-up: on nearest tokens none of these models would lose anything at this level.
