@@ -79,6 +79,29 @@ def test_without_a_mirror_the_optimizers_are_one_and_all_start_alike():
     assert erm != curves[0]
 
 
+@pytest.mark.parametrize("name", ["adamw", "horst"])
+def test_the_head_can_have_a_rate_of_its_own(name):
+    case, settings = {**CASE, "optimizer": name}, replace(SMOKE, head_rate=0.5)
+    model = robust_sparse.text.build_classifier("toy", "linear", 0.0)
+    optimizer, _ = robust_sparse.compressed(settings, case, model)
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    found = {key: rates.pop(id(p)) for key, p in model.named_parameters() if p.requires_grad}
+    assert not rates
+    assert {key for key, rate in found.items() if rate == 0.5} == {
+        "classifier.weight",
+        "classifier.bias",
+    }
+    assert found["bert.encoder.layer.0.attention.self.query.bias"] == SMOKE.rest_rate
+    # a group of its own changes nothing by itself
+    one, two = (
+        robust_sparse.trained(replace(SMOKE, head_rate=rate), case, seed=1)[1].losses
+        for rate in (None, SMOKE.rest_rate)
+    )
+    assert one == two
+    with pytest.raises(ValueError, match="rate"):
+        robust_sparse.trained(replace(SMOKE, head_rate=0.0), case, seed=1)
+
+
 def test_noise_is_the_same_for_all_models():
     batch = robust_sparse.text.batches_of(SMOKE.text)["test"]
     model, _, _ = robust_sparse.trained(SMOKE, CASE, seed=0)

@@ -46,6 +46,7 @@ from unrolled.horst.compositions import OPTIMIZERS, Tuned, build_optimizer
 from unrolled.horst.sparsity import Acdc, AcdcSchedule, norm_ratio, prunable_weights
 from unrolled.optimization import require
 from unrolled.results import Claim, judge_difference, judge_share, thin
+from unrolled.settings import added
 from unrolled.together.compression import Compression, count_weights
 from unrolled.together.interaction import judge_interaction, margin
 from unrolled.training import FitResult, NonFiniteError, StepReport, fit
@@ -89,6 +90,8 @@ class RobustSparseSettings:
         Of the masks; see `unrolled.horst.sparsity.magnitude_masks`.
     rest_rate
         Peak rate of Adam for what is no matrix of the encoder.
+    head_rate
+        That for the head, which starts from nothing; None is `rest_rate`.
     adamw, ham, horst
         Values of each.
     """
@@ -115,6 +118,7 @@ class RobustSparseSettings:
     adamw: Tuned = field(default_factory=lambda: Tuned(2e-4, 0.0))
     ham: Tuned = field(default_factory=lambda: Tuned(2e-4, 0.0, 200.0, 0.0))
     horst: Tuned = field(default_factory=lambda: Tuned(2e-4, 0.0, 20.0, 0.0))
+    head_rate: float | None = added(None)
 
     @property
     def schedule(self) -> AcdcSchedule:
@@ -212,6 +216,8 @@ def compressed(
     name = case["optimizer"]
     tuned = getattr(settings, name)
     optimizer = build_optimizer(name, tuned, model, settings.rest_rate, NOT_PRUNED)
+    if settings.head_rate is not None:
+        give_own_rate(optimizer, model.classifier, settings.head_rate)
     acdc = Acdc(
         model,
         optimizer,
@@ -221,6 +227,17 @@ def compressed(
         exclude=NOT_PRUNED,
     )
     return optimizer, Compression(acdc, lambda: dense_columns(model, settings))
+
+
+def give_own_rate(optimizer: torch.optim.Optimizer, module: nn.Module, rate: float) -> None:
+    """Move the parameters of a module from the last group of an optimizer to one of their own."""
+    require(rate > 0, "rate", rate, "positive")
+    *_, rest = optimizer.param_groups
+    own = {id(param) for param in module.parameters()}
+    params = rest["params"]
+    rest["params"] = [param for param in params if id(param) not in own]
+    moved = [param for param in params if id(param) in own]
+    optimizer.add_param_group({**rest, "params": moved, "lr": rate})
 
 
 # --- columns of a row -----------------------------------------------------------------------------
@@ -401,18 +418,28 @@ EXPERIMENT = Experiment(
     presets={
         # All code paths in seconds, on random tokens; no claim.
         "smoke": SMOKE,
-        # What a notebook trains while it is read: the four corners, at one sparsity.
+        # What a notebook trains while it is read: the four corners, at one sparsity. So few steps
+        # leave chance behind only if the head is much faster than the encoder; and they leave the
+        # prices no time, so the dual step is ten times the searched one.
         "live": RobustSparseSettings(
             text=TextSettings(
-                steps=12,
-                batch_size=8,
-                length=16,
+                steps=20,
+                batch_size=12,
+                length=24,
+                dropout=0.0,
+                dual_step=1.0,
                 gammas=(0.0, 1.0, 2.0),
-                validation_texts=50,
-                test_texts=60,
+                validation_texts=40,
+                test_texts=80,
                 shift_texts=1,
             ),
             sparsities=(0.5,),
+            warm_up=0.5,
+            alternate_until=0.5,
+            final_sparse=0.5,
+            adamw=Tuned(1e-4, 0.0),
+            horst=Tuned(1e-4, 0.0, 20.0, 0.0),
+            head_rate=1e-2,
         ),
         # For the evidence, of which there is none yet: about 45 seconds a run on one core. The
         # sparsities are such that pruning hurts and does not kill.
