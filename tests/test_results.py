@@ -424,13 +424,6 @@ def test_judge_difference_follows_the_interval(differences, kind):
     assert higher(sides([-d for d in differences])).kind == kind
 
 
-def test_text_in_a_row_is_found_by_the_number_that_it_names():
-    rows = [{"value": "0.1"}, {"value": 0.1}, {"value": "norm"}, {"value": True}]
-    assert results.select(rows, value=0.1) == rows[:2]
-    assert results.select(rows, value="norm") == rows[2:3]
-    assert results.select(rows, value=1) == []
-
-
 def test_judge_difference_by_a_margin():
     judge = results.judge_difference(
         "loss", {"variant": "flt"}, {"variant": "original"}, expect="lower", by=0.5

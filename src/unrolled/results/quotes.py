@@ -129,16 +129,18 @@ def _parse_conditions(query: str, where: str) -> dict[str, Any]:
 def literal(text: str) -> Any:
     """Return the value that text stands for: a number, true, false, null, else the text itself.
 
+    Text that looks like a number is put in double quotes.
+
     Examples
     --------
-    >>> literal("12"), literal("flt"), literal("true")
-    (12, 'flt', True)
+    >>> literal("12"), literal("flt"), literal("true"), literal('"12"')
+    (12, 'flt', True, '12')
     """
     try:
         value = json.loads(text)
     except ValueError:
         return text
-    return text if isinstance(value, (list, dict, str)) else value
+    return text if isinstance(value, (list, dict)) else value
 
 
 def _summarize(stat: str, metric: str, rows: list[Row], conditions: Mapping[str, Any]) -> Any:

@@ -382,7 +382,7 @@ def _matches(row: Row, key: str, wanted: Any) -> bool:
 def _same(left: Any, right: Any) -> bool:
     if isinstance(left, bool) != isinstance(right, bool):
         return False  # otherwise True == 1
-    return left == right or left == str(right)  # a query cannot tell "0.1" from 0.1
+    return left == right
 
 
 def _names(names: Iterable[str]) -> str:
