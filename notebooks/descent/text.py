@@ -529,6 +529,8 @@ names = ["comparison", "ratio", "ratio_low", "ratio_high"]
 results.frame(bench)[names].style.format(precision=2, na_rep="") if bench else None
 
 # %% [markdown]
+# On text the goal is met, against ERM and against deep supervision. The language model pays for its head; whoever constrains fewer layers, or reads fewer tokens, pays less.
+#
 # ## What the paper says, and what we saw
 
 # %% tags=["hide-input"]
