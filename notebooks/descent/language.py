@@ -543,7 +543,7 @@ pd.DataFrame(lines).groupby(["method", "weight"]).mean().round(2)
 # %% [markdown]
 # Means over the seeds; *rises* counts the readings, of five, at which the loss rises.
 #
-# The weight .03 descends in every seed, which neither the exact nor the proxy form does, and it wins against ERM under noise, too: the last rows of the table below. So most of the gain needs no constraint. Not all of it: on the same texts the proxy form is still the likelier one against the weight .03, with and without noise, and with .1 the price without noise is more than twice as high.
+# The weight .03 descends in every seed, which neither the exact nor the proxy form does, and it wins against ERM under noise, too: the last rows of the table below. So a large part of the gain needs no constraint. Not all of it: under noise the proxy form still wins against the weight .03; and the weight .1, which is as good as it at level 1.5, costs more without noise.
 # What the multipliers add at this scale is *when* and *where* the weight is, and it is little. And remember the look-up: on nearest tokens none of these models would lose anything at this level.
 #
 # ## What the paper says, and what we saw

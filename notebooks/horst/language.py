@@ -486,7 +486,7 @@ plt.show()
 # What to look for: the left map shows the dense cost of a strong mirror, and the right one whether pruning pays it back. If the columns differ and the lines hardly do, $\alpha$ is the value to tune and $\beta$ is a guard. A run that diverges ends with a gradient or a loss that is not finite; a run can also stay finite and be lost, with weights in the hundreds.
 #
 # In the rows no run diverged, and that is what happens: the columns differ and the lines hardly do. At $\beta = 0.5$, pruned by 80 %, the loss is {result}`horst_sensitivity | mean loss_by_sparsity[5] | preset=laptop alpha=0.0 beta=0.5 | .2f` with $\alpha = 0$, {result}`horst_sensitivity | mean loss_by_sparsity[5] | preset=laptop alpha=20.0 beta=0.5 | .2f` with 20, {result}`horst_sensitivity | mean loss_by_sparsity[5] | preset=laptop alpha=100.0 beta=0.5 | .2f` with 100 and {result}`horst_sensitivity | mean loss_by_sparsity[5] | preset=laptop alpha=200.0 beta=0.5 | .2f` with 200, and dense {result}`horst_sensitivity | mean loss_by_sparsity[0] | preset=laptop alpha=0.0 beta=0.5 | .2f`, {result}`horst_sensitivity | mean loss_by_sparsity[0] | preset=laptop alpha=20.0 beta=0.5 | .2f`, {result}`horst_sensitivity | mean loss_by_sparsity[0] | preset=laptop alpha=100.0 beta=0.5 | .2f` and {result}`horst_sensitivity | mean loss_by_sparsity[0] | preset=laptop alpha=200.0 beta=0.5 | .2f`. Up to 100 a stronger mirror is better on both sides,
-# at this rate; at 200 the model has not learned at all. The best value lies next to a cliff: whoever tunes $\alpha$ should lower the rate with it.
+# at this rate; at 200 the model has not learned at all. The best value of the grid lies next to a cliff. A lower rate might move the cliff; we have not tried.
 #
 # ## The cost of a step
 #

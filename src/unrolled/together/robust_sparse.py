@@ -419,8 +419,9 @@ EXPERIMENT = Experiment(
         # All code paths in seconds, on random tokens; no claim.
         "smoke": SMOKE,
         # What a notebook trains while it is read: the four corners, at one sparsity. So few steps
-        # leave chance behind only if the head is much faster than the encoder; and they leave the
-        # prices no time, so the dual step is ten times the searched one.
+        # leave chance behind only if the head is faster than the encoder: of 1e-3, 3e-3, 1e-2 and
+        # 3e-2 its rate has the least validation loss under ERM, mean of both optimizers, one other
+        # seed. They leave the prices no time, so the dual step is ten times the searched one.
         "live": RobustSparseSettings(
             text=TextSettings(
                 steps=20,
@@ -439,7 +440,7 @@ EXPERIMENT = Experiment(
             final_sparse=0.5,
             adamw=Tuned(1e-4, 0.0),
             horst=Tuned(1e-4, 0.0, 20.0, 0.0),
-            head_rate=1e-2,
+            head_rate=3e-3,
         ),
         # For the evidence, of which there is none yet: about 45 seconds a run on one core. The
         # sparsities are such that pruning hurts and does not kill.
