@@ -46,7 +46,10 @@ class RobustSearchSettings:
 
     classifier: RobustSparseSettings = field(
         default_factory=lambda: RobustSparseSettings(
-            text=replace(RobustSparseSettings().text, steps=48, validation_texts=200)
+            text=replace(RobustSparseSettings().text, steps=48, validation_texts=200),
+            # where the search began; each trial puts its point in the place of one of them
+            adamw=Tuned(2e-4, 0.0),
+            horst=Tuned(2e-4, 0.0, 20.0, 0.0),
         )
     )
     optimizers: tuple[str, ...] = ("adamw", "horst")
