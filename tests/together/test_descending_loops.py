@@ -51,7 +51,7 @@ def test_every_method_has_as_many_trials():
     assert len({tuple(case.items()) for case in cases}) == len(cases)
     methods = {name: {c["method"] for c in cases if c["variant"] == name} for name in (LT, FLT)}
     assert methods == {LT: set(METHODS), FLT: set(LAPTOP.other_methods)}
-    assert len(cases) == 2 * (len(METHODS) + len(LAPTOP.other_methods))
+    assert len(cases) == 4 * (len(METHODS) + len(LAPTOP.other_methods))
 
 
 @pytest.mark.parametrize("method", BASELINES)
