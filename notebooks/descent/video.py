@@ -112,8 +112,8 @@ for ax, network in panels():
     compare(ax, network, [*COMPARED, "cooled_estimated", "scaled_estimated"])
 
 # %% [markdown]
-# At the level of the training all curves lie close together: claim 2. Beyond it UT is better with constraints than by ERM, a little by the proxy form in all seeds, more by the exact form in some: claim 3. But deep
-# supervision, which has no multipliers, does as well over these levels. In DUST the constrained curves cover that of ERM. And far out *every* method that was trained at one level lies above the grey lines: at $\gamma = 2$ UT by ERM has the RMSE
+# At the level of the training all curves lie close together, but for some seeds of the exact form in UT: claim 2. Beyond it UT is better with constraints than by ERM, a little by the proxy form in all seeds, more by the exact form in some: claim 3. But deep
+# supervision, which has no multipliers, does as well over these levels. In DUST the constrained curves nearly cover that of ERM. And far out *every* method that was trained at one level lies above the grey lines: at $\gamma = 2$ UT by ERM has the RMSE
 # {result}`descent_video | mean rmse_by_gamma[4] | preset=laptop network=ut_untied method=erm | .3f`, by the exact constraint {result}`descent_video | mean rmse_by_gamma[4] | preset=laptop network=ut_untied method=exact | .3f`, and a linear filter that was made for the same level has
 # {result}`descent_video | mean rmse_by_gamma[4] | preset=laptop network=none method=wiener | .3f`. What the constraints win is small beside what is lost. The two repairs win most of it back: with cooled attention the network of ERM comes to
 # {result}`descent_video | mean rmse_cooled_estimated_by_gamma[4] | preset=laptop network=ut_untied method=erm | .3f`, on scaled frames to {result}`descent_video | mean rmse_scaled_estimated_by_gamma[4] | preset=laptop network=ut_untied method=erm | .3f`. In the rest of the chapter you find out why.
@@ -437,7 +437,7 @@ at = {2: "γ = 1", 3: "γ = 1.5", 4: "γ = 2"}
 pd.DataFrame({gamma: {ALL[n]: setting(n, i) for n in three} for i, gamma in at.items()})
 
 # %% [markdown]
-# Six of nine, if you count. But look at the sizes: UT gains a few hundredths, where it has an error of {result}`descent_video | mean rmse_by_gamma[2] | preset=laptop network=ut_untied method=erm | .2f` to {result}`descent_video | mean rmse_by_gamma[4] | preset=laptop network=ut_untied method=erm | .2f` and the blind filter one of {result}`descent_video | mean rmse_by_gamma[2] | preset=laptop network=none method=wiener | .2f` to {result}`descent_video | mean rmse_by_gamma[4] | preset=laptop network=none method=wiener | .2f`; DUST gains
+# Count the verdicts that are more than a trend, if you like. But look at the sizes: UT gains a few hundredths, where it has an error of {result}`descent_video | mean rmse_by_gamma[2] | preset=laptop network=ut_untied method=erm | .2f` to {result}`descent_video | mean rmse_by_gamma[4] | preset=laptop network=ut_untied method=erm | .2f` and the blind filter one of {result}`descent_video | mean rmse_by_gamma[2] | preset=laptop network=none method=wiener | .2f` to {result}`descent_video | mean rmse_by_gamma[4] | preset=laptop network=none method=wiener | .2f`; DUST gains
 # a hundredth of a larger error, tied UT nothing. Five seeds that agree about a small difference make a verdict, and a count of verdicts does not say what they are worth.
 #
 # ## Why every network fails: attention collapses
@@ -733,8 +733,10 @@ pd.DataFrame(table).set_index("claim")[["verdict", "evidence", "ours"]]
 # %% [markdown]
 # "Reproduced" means that the whole 95 % interval lies on the claimed side, "trend" that the mean does by more than its standard error. The paper's own numbers are not known to us.
 #
-# - *Descent.* ERM does not descend, the constrained do: seen in both networks. In DUST it is a matter of one layer.
-# - *Lower error from 1 on, against ERM.* Seen, and small. In DUST the verdicts rest on the third digit.
+# - *Descent.* ERM does not descend, in no seed of either network. The proxy form does in every seed of both, the exact form in every seed of DUST and in {result}`descent_video | sum monotone | preset=laptop network=ut_untied method=exact | d` of {result}`descent_video | count ascents | preset=laptop network=ut_untied method=exact | d` of UT: a trend. In DUST it is a matter of one layer.
+# - *Cost at the level of the training.* The paper says "little". We allow a hundredth of the standard deviation of the footage, a number that we chose after the rows were made and before they were judged. The proxy form keeps it in both networks, and so does the exact form in DUST. In UT the exact form costs {result}`descent_video | difference_ci rmse_by_gamma[1] | preset=laptop network=ut_untied method=exact~erm | .3f` against ERM, on average more than is allowed. Against deep supervision,
+#   which pays itself, no form costs anything on average.
+# - *Lower error from 1 on, against ERM.* Seen for the proxy form, and small: in DUST a hundredth. For the exact form a trend, wide in UT and in the third digit in DUST.
 # - *Lower error from 1 on, against deep supervision.* Not seen, in neither network, by neither form. A network that is told what every layer is for needs no prices.
 # - *Scale.* Networks of eight layers, one clip, 500 steps; a paper that trains longer, or whose networks descend less by themselves, may have constraints that bind where ours are idle.
 #

@@ -46,7 +46,7 @@ from unrolled.descent.primal_dual import PrimalDual
 from unrolled.descent.readout import collect_losses, squared_losses
 from unrolled.descent.text import BestWeights, build_constraint, training_columns
 from unrolled.experiment import Case, Experiment, Report, no_report
-from unrolled.results import Claim, judge_difference, judge_share
+from unrolled.results import Claim, judge_cost, judge_difference, judge_share
 from unrolled.training import (
     FitResult,
     NonFiniteError,
@@ -658,6 +658,11 @@ def describe(settings: VideoSettings) -> dict[str, Any]:
 
 # --- what the paper claims, and how the rows judge it -------------------------------------------
 
+RIVALS = {"erm": "ERM", "deep": "deep supervision"}
+# The paper says "little", without a number that we know. A hundredth of the standard deviation of
+# the footage is our choice; it was written down after the rows were made, before they were judged.
+ALLOWANCE = 0.01
+
 
 def _at(network: str, method: str) -> dict[str, Any]:
     return {"network": network, "method": method}
@@ -674,11 +679,19 @@ def _monotone(statement: str, side: dict[str, Any], expect: bool) -> Claim:
 
 
 def _lower_error(network: str, method: str, reference: str) -> Claim:
-    names = {"erm": "ERM", "deep": "deep supervision"}
-    statement = f"{network}, {method}: lower RMSE than {names[reference]} at gamma >= 1"
+    statement = f"{network}, {method}: lower RMSE than {RIVALS[reference]} at gamma >= 1"
     sides = _at(network, method), _at(network, reference)
     judge = judge_difference("rmse_high", *sides, expect="lower")
     return Claim("descent", statement, None, _query("rmse_high", sides[0]), judge)
+
+
+def _costs_little(network: str, method: str, reference: str) -> Claim:
+    """State that the error at the level of training is below the reference's and the allowance."""
+    sides = _at(network, method), _at(network, reference)
+    rival = f"{RIVALS[reference]} at the level of training"
+    statement = f"{network}, {method}: costs at most {ALLOWANCE:g} of RMSE against {rival}"
+    judge = judge_cost("rmse", *sides, expect="lower", allowance=ALLOWANCE)
+    return Claim("descent", statement, "little", _query("rmse", sides[0]), judge)
 
 
 def _descends_better(network: str, method: str) -> Claim:
@@ -695,7 +708,8 @@ def _claims(network: str) -> Iterator[Claim]:
         statement = f"{network}, {method}: descends at every layer"
         yield _monotone(statement, _at(network, method), expect=True)
         yield _descends_better(network, method)
-        for reference in ("erm", "deep"):
+        for reference in RIVALS:
+            yield _costs_little(network, method, reference)
             yield _lower_error(network, method, reference)
 
 
