@@ -31,13 +31,16 @@
 # | preset | what runs | time |
 # |---|---|---|
 # | smoke | a random model of 4 layers, all methods, 6 steps; nothing is fetched | seconds |
-# | live | SmolLM2-135M-Instruct, two methods, 10 steps | about 70 seconds of one core |
+# | live | SmolLM2-135M-Instruct, two methods, 8 steps | about a minute of one core |
 # | laptop | the scale of the rows: all methods, 40 steps | about two minutes of one core for each of 8 runs |
-# | colab | the same with 600 steps of longer texts | sized for a 16 GB GPU, not measured |
+# | colab | the same with 600 steps of longer texts; Llama 3.2 1B, if you have its weights | sized for a 16 GB GPU, not measured |
 # | paper | Llama 3.1 8B, from weights of your own | not run |
 
 # %% tags=["setup", "hide-input"]
+import json
 import math
+import tempfile
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -48,8 +51,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from unrolled import checks, figures, provenance, results
+from unrolled.descent import alpaca, language
 from unrolled.descent import constraints as forms
-from unrolled.descent import language
 from unrolled.descent.perturb import embedding_scale, perturb_embeddings
 from unrolled.descent.primal_dual import dual_step
 from unrolled.descent.readout import layer_readouts, state_losses
@@ -292,14 +295,14 @@ print(f"{facts['trainable parameters']:,} of {facts['parameters']:,} numbers tra
 # %% [markdown]
 # Code: {py:class}`unrolled.descent.language.LowRank`, {py:func}`unrolled.descent.language.add_adapters`.
 #
-# ## Ten steps of training
+# ## Eight steps of training
 #
 # The ways to train, all with the same texts, steps and test noise: the model as it is ("none"), ERM, deep supervision (the mean of all readings), a small fixed weight on the readings between, and three forms of the constraint. Two of them now, with a dual step that is large
-# enough to show something in ten steps.
+# enough to show something in eight steps.
 #
 # **Predict before you run:** where will the exact form have raised the reading, and where lowered it?
 
-# %% mystnb={"figure": {"name": "fig-descent-language-live", "caption": "Live models after ten steps: change of each reading against the pretrained model, on test texts, in nats. Below zero the layer reads better than before."}, "image": {"alt": "Change of the loss by layer for ERM and a constrained form", "width": "75%"}}
+# %% mystnb={"figure": {"name": "fig-descent-language-live", "caption": "Live models after eight steps: change of each reading against the pretrained model, on test texts, in nats. Below zero the layer reads better than before."}, "image": {"alt": "Change of the loss by layer for ERM and a constrained form", "width": "75%"}}
 rows = language.EXPERIMENT.run(PRESET, SEED)
 live = results.select(rows, method=["erm", "exact"])
 prices = next(row["multiplier_by_layer"] for row in live if row["method"] == "exact")
@@ -314,7 +317,7 @@ plt.show()
 
 # %% [markdown]
 # In our run the exact form has raised the reading at layer 6 and lowered those at layers 12 and 18: the signs that {eq}`eq-descent-free-start` and the table of weights announced. The first multiplier is zero, as the
-# proposition says. ERM leaves the inner readings nearly where they were and gains a little more at the last. Is the model that descends better, or only rearranged? Ten steps of one seed do not say.
+# proposition says. ERM leaves the inner readings nearly where they were and gains a little more at the last. Is the model that descends better, or only rearranged? Eight steps of one seed do not say.
 #
 # ## Noise of a fixed level
 #
@@ -378,7 +381,7 @@ def error_bound(tokens, gamma):
 
 
 # %%
-some, found = tokens[::2], {}
+some, found = tokens[::4], {}
 inputs, targets = some[:, :-1], some[:, 1:]
 with torch.no_grad():
     for gamma in (0.75, 1.5, 3.0):
@@ -395,7 +398,7 @@ with torch.no_grad():
 pd.DataFrame(found).rename_axis("γ", axis=1).astype(float).round(3)
 
 # %% [markdown]
-# In our run the loss at 1.5 nearly doubles on noisy embeddings, and *does not change at all* on the nearest tokens: every token was recovered. Only at the highest level are some lost, and the bound says where that begins. (The measured cosines are lower than predicted: the tokens of
+# In our run the loss at 1.5 is far higher on noisy embeddings, and *does not change at all* on the nearest tokens: every token was recovered. Only at the highest level are some lost, and the bound says where that begins. (The measured cosines are lower than predicted: the tokens of
 # ordinary text have shorter embeddings than the table has on average, so the same noise weighs more on them.)
 #
 # That puts the claim in its place. If robustness to this noise is all that you want, look the tokens up. If the noise is to hide the text, as in local differential privacy, it has to be far stronger. What training under constraints may
@@ -474,7 +477,7 @@ ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
 plt.show()
 
 # %% [markdown]
-# In our run the constrained model loses on nearly all texts without noise, with a tiny p-value, by less than a tenth of a nat per token. Both statements are true, and only together do they say what happened: after ten steps it is a little behind, everywhere. With noise the differences spread, and the rate moves towards
+# In our run the constrained model loses on nearly all texts without noise, with a tiny p-value, by less than a tenth of a nat per token. Both statements are true, and only together do they say what happened: after eight steps it is a little behind, everywhere. With noise the differences spread, and the rate moves towards
 # one half without the mean moving much: that is {eq}`eq-descent-win-rate-size`. So a change of a win rate with the noise level need not be a change of the advantage.
 #
 # ## Forty steps of training
@@ -525,7 +528,7 @@ plt.show()
 # *Without noise* ERM is ahead, on most texts, by little: it has {result}`descent_language | mean_ci loss_by_gamma[0] | preset=laptop method=erm | .2f` nats per token, and the others lose to it {result}`descent_language | difference_ci loss_by_gamma[0] | preset=laptop method=exact~erm | .2f` (exact), {result}`descent_language | difference_ci loss_by_gamma[0] | preset=laptop method=proxy~erm | .2f` (proxy), {result}`descent_language | difference_ci loss_by_gamma[0] | preset=laptop method=cumulative~erm | .2f` (cumulative) and {result}`descent_language | difference_ci loss_by_gamma[0] | preset=laptop method=deep~erm | .2f` (deep supervision). That is no tie.
 #
 # *With noise* the exact and the proxy form are ahead. At level 1.5 ERM has {result}`descent_language | mean_ci loss_by_gamma[2] | preset=laptop method=erm | .2f`; minus that, the exact form has {result}`descent_language | difference_ci loss_by_gamma[2] | preset=laptop method=exact~erm | .2f`, the proxy form {result}`descent_language | difference_ci loss_by_gamma[2] | preset=laptop method=proxy~erm | .2f`, the cumulative form {result}`descent_language | difference_ci loss_by_gamma[2] | preset=laptop method=cumulative~erm | .2f` and deep supervision {result}`descent_language | difference_ci loss_by_gamma[2] | preset=laptop method=deep~erm | .2f`. For the first two the direction is that of the paper, and so is the order of the win rates.
-# On video the proxy form is ahead of ERM, too ({numref}`descent-video`); on reviews no form is.
+# On video the proxy form is ahead of ERM, too ({numref}`descent-video`); on reviews no form is with an interval without zero.
 #
 # *Is it descent that does it?* That does not fit. The two methods that descend best, deep supervision and the cumulative form, are behind ERM under noise, too. The two that gain had small prices, at layer 12 at most {result}`descent_language | mean largest_multiplier_by_layer[1] | preset=laptop method=exact | .2f` and {result}`descent_language | mean largest_multiplier_by_layer[1] | preset=laptop method=proxy | .2f` on average, which mostly fell back to zero, while those of the cumulative form went to {result}`descent_language | mean largest_multiplier_by_layer[1] | preset=laptop method=cumulative | .1f`. So *a little weight on the
 # inner readings* is another explanation. It can be tested: the loss of the last layer plus a weight on each reading between, fixed beforehand, without multipliers, all else as for the proxy form. Two weights were tried: .03, about the mean of the proxy form's prices over training and readings, and .1.
@@ -545,6 +548,69 @@ pd.DataFrame(lines).groupby(["method", "weight"]).mean().round(2)
 #
 # The weight .03 descends in every seed, which neither the exact nor the proxy form does, and it wins against ERM under noise, too: the last rows of the table below. So a large part of the gain needs no constraint. Not all of it: under noise the proxy form still wins against the weight .03; and the weight .1, which is as good as it at level 1.5, costs more without noise.
 # What the multipliers add at this scale is *when* and *where* the weight is, and it is little. And remember the look-up: on nearest tokens none of these models would lose anything at this level.
+#
+# ## With tools that you know
+#
+# ### A judge
+#
+# The paper's win rate is that of AlpacaEval: both models answer the same instructions, and a third model, the judge, prefers one answer. The judge has a price and a key, so no row of this book has asked it. All the rest is here: write the answers of each model, with noise on the embeddings of every token, into a file,
+#
+# ```python
+# from unrolled.descent import alpaca
+#
+# for name, model in models.items():
+#     answers = alpaca.respond(model, tokenizer, instructions, gamma=1.5)
+#     alpaca.write_outputs(f"{name}.json", instructions, answers, generator=name)
+# ```
+#
+# run the tool's own command, and read its verdicts. A verdict is a number $p_i$ from 1, the reference, to 2, the model, and a win rate is the mean of $p_i - 1$. Old verdicts have 0 for a draw; an instruction without a verdict does not count. With five made-up ones:
+
+# %%
+questions, verdicts = ["Capital of France?", "2 + 2?"], [2.0, 1.0, 1.75, 0.0, None]
+with tempfile.TemporaryDirectory() as name:
+    folder = Path(name)
+    answers = alpaca.write_outputs(
+        folder / "exact.json", questions, ["Paris.", "4"], generator="exact"
+    )
+    print(answers.read_text().splitlines()[1:6])
+    (folder / "judged.json").write_text(json.dumps([{"preference": p} for p in verdicts]))
+    mine = np.mean([(p or 1.5) - 1 for p in verdicts if p is not None])
+    assert_close(mine, np.float64(alpaca.judged_win_rate(folder / "judged.json")))
+print(alpaca.alpaca_command("exact.json", "erm.json", "judged"))
+
+# %% [markdown]
+# Code: {py:func}`unrolled.descent.alpaca.respond`, {py:func}`unrolled.descent.alpaca.alpaca_command`, {py:func}`unrolled.descent.alpaca.judged_win_rate`. It needs `alpaca-eval`, its 805 instructions and the key of a judge.
+#
+# ### A `Trainer`
+#
+# If your training lives in the library transformers, {py:class}`unrolled.descent.trainer.DescentTrainer` is its `Trainer` with the Lagrangian as the loss, and with the dual step after the optimizer's. {py:func}`unrolled.descent.trainer.with_lora` takes the adapters of the library peft in place of {py:class}`unrolled.descent.language.LowRank`; a test compares the two.
+#
+# ```python
+# from unrolled.descent import ExactConstraint, PrimalDual, constant_alphas
+# from unrolled.descent.trainer import DescentTrainer, with_lora
+#
+# model = with_lora(model, rank=8, targets=("v_proj", "o_proj", "down_proj"))
+# layers = (0, 6, 12, 18, 24, 30)
+# dual = PrimalDual(ExactConstraint(constant_alphas(0.05, 5)), step_size=0.005)
+# trainer = DescentTrainer(model, arguments, train_dataset=texts, dual=dual, layers=layers)
+# trainer.train()
+# ```
+#
+# Devices, precision, checkpoints (the prices are in them), callbacks and logs stay those of the `Trainer`; its log has the losses, slacks and prices of each layer beside the rest. It is not run here: loading it takes longer than the training that a page has time for. Its tests take steps by hand beside it.
+#
+# ### A Llama of your own
+#
+# The weights of Llama belong to their owner, who gives you access on request. Those of 3.1 8B, the paper's model, are 16 GB in bfloat16, so they leave no room on a GPU of 16 GB: the preset *paper* is for larger ones. The preset *colab* therefore has SmolLM2, and takes Llama 3.2 1B if you have it:
+#
+# ```
+# hf download meta-llama/Llama-3.2-1B --local-dir llama
+# python -m unrolled run descent.language --preset colab \
+#     --set model=llama --set size=1b --set folder=llama --set layers=0,4,8,12,16 \
+#     --set learning_rate=1e-4 --set deep_learning_rate=1e-4 \
+#     --set constrained_learning_rate=1e-4 --set cumulative_learning_rate=1e-4
+# ```
+#
+# With the 8B in `llama` it is `python -m unrolled run descent.language --preset paper --set folder=llama`. `python -m unrolled plan descent.language --preset colab` counts memory and hours beforehand. Neither has been run.
 #
 # ## What the paper says, and what we saw
 #
@@ -567,7 +633,9 @@ pd.DataFrame(table).set_index("claim")[["paper_value", "verdict", "evidence"]]
 #
 # | what | paper | here | why |
 # |---|---|---|---|
-# | model | Llama 3.1 8B | SmolLM2-135M-Instruct, from 4-bit weights; Llama in the preset *paper* | runs on one core |
+# | model | Llama 3.1 8B | SmolLM2-135M-Instruct, from 4-bit weights; Llama 3.1 8B in the preset *paper* | runs on one core, and is open |
+# | model of the preset *colab* | | SmolLM2; Llama 3.2 1B by `--set` | the 8B does not fit a GPU of 16 GB, and no Llama may be passed on |
+# | rates of the larger presets | not known to us | *colab*: what the search chose for *laptop*; *paper*: $10^{-4}$, with the dual steps of the search | not searched again |
 # | task | AlpacaEval | State of the Union addresses, split by address | it is shipped with the package |
 # | win rate | not known to us; probably a judge's | likelihood of the same texts | no judge, and a null distribution in closed form |
 # | readout of inner layers | not known to us | the model's own norm and head | no new parameters; our choice |
@@ -578,7 +646,7 @@ pd.DataFrame(table).set_index("claim")[["paper_value", "verdict", "evidence"]]
 #
 # - Texts are short, and the model was tuned to chat: both make the last layer's loss high to begin with.
 # - The nearest-token remedy uses the table and knows that the noise was added to it. It is a yardstick for noise at test, no defence against an opponent who chooses the noise.
-# - The live run is one seed and ten steps, with a larger dual step than the rows have. It shows mechanisms.
+# - The live run is one seed and eight steps of short texts, with a larger dual step than the rows have. It shows mechanisms.
 #
 # ## Exercises
 
@@ -791,7 +859,7 @@ checks.descent_translator(translate)
 # %% [markdown]
 # ## Where this came from
 #
-# There are no rows yet; everything above is the live run of this page.
+# The rows were made by the two commands above; each row names the command that makes it alone. The rest is the live run of this page.
 
 # %% tags=["hide-input"]
 provenance.provenance() | {"device": provenance.device(), "preset": PRESET, "seed": SEED}

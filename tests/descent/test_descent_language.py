@@ -61,15 +61,6 @@ def test_a_merged_adapter_does_the_same_and_leaves_the_shared_weights_alone():
     assert torch.equal(linear.weight, before)
 
 
-def test_a_merged_model_does_the_same_without_adapters():
-    model, _ = language.trained(SMOKE, ERM, seed=0)
-    tokens = language.load_texts(SMOKE)["test"][:4, :-1]
-    before = model(tokens).logits
-    merged = language.merge_adapters(model)
-    assert not any(isinstance(module, LowRank) for module in merged.modules())
-    assert torch.allclose(merged(tokens).logits, before, atol=1e-5)
-
-
 def test_models_share_their_frozen_weights_and_nothing_else():
     one, other = language.build_model(SMOKE), language.build_model(SMOKE)
     with torch.no_grad():
@@ -332,6 +323,8 @@ def test_shapes_of_the_presets():
     scale = {name: EXPERIMENT.describe(preset) for name, preset in EXPERIMENT.presets.items()}
     assert scale["laptop"]["parameters"] == 134_515_008
     assert scale["paper"]["parameters"] == 8_030_261_248
+    small = replace(EXPERIMENT.presets["paper"], size="1b", layers=(0, 8, 16))
+    assert EXPERIMENT.describe(small)["parameters"] == 1_235_814_400
     # r (d_in + d_out) for v (576 to 192), o (576 to 576) and down (1,536 to 576) in 30 layers
     assert scale["laptop"]["trainable parameters"] == 8 * 30 * (768 + 1_152 + 2_112)
     for preset in EXPERIMENT.presets.values():
