@@ -438,6 +438,21 @@ print(f"paths above {t:.2f} at the last layer: {(paths[-1] > t).double().mean():
 #
 # Code: {py:func}`unrolled.descent.theory.sampling_error`. For the training samples that is *not* enough, since the network was chosen with them; $\zeta$ must then hold for the whole class, and grows with its size.
 #
+# **Predict before you run:** with 12 layers, losses in $[0, 1]$ and a share of 0.05, how many fresh samples does it take until what they cost is below 0.1, paid once and paid at every layer?
+
+# %%
+alpha, costs = 0.05, {}
+for count in (1_000, 10_000, 100_000, 1_000_000):
+    zeta = float(np.sqrt(np.log(2 * 13 / 0.05) / (2 * count)))
+    assert_close(zeta, theory.sampling_error(count, 12, 1.0, failure=0.05))
+    tolerance = theory.statistical_tolerance(alpha, sampling=zeta)
+    assert_close(tolerance, (2 - alpha) * zeta)
+    costs[f"{count:,} samples"] = {"paid once": zeta, "at every layer": tolerance / alpha}
+pd.DataFrame(costs).T.round(3)
+
+# %% [markdown]
+# Paid once a thousand samples are enough; paid at every layer not even a hundred thousand.
+#
 # ### The floor, by the number of samples
 #
 # Give each layer a step for every direction, $d$ numbers. Now the network can follow its samples. It has 12 layers, trained on $S$ samples with the share 0.4 on the excess over the best loss *on the samples*. The last layer then has the gains of least squares, $\hat q_i = \sum y_i x_i / \sum y_i^2$. Given the $y_i$ they are off by a variance of
