@@ -97,8 +97,7 @@ def layer_losses(steps, moments=TRUTH):
 # Train steps under constraints on the losses above `base`; 0 is ERM. Also returns the prices.
 def train(steps, alpha, base, moments=TRUTH, dual_step=1.0, rate=0.02, **options):
     steps, prices = steps.clone().requires_grad_(), []
-    shares = ExactConstraint(constant_alphas(alpha, len(steps)))
-    dual = PrimalDual(shares, dual_step, **options)
+    dual = PrimalDual(ExactConstraint(constant_alphas(alpha, len(steps))), dual_step, **options)
     adam = torch.optim.Adam([steps], rate)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(adam, STEPS, rate / 50)
     for _ in range(STEPS):
@@ -123,10 +122,8 @@ def excess(steps):
 
 
 DEPTHS, SHARES, trained = (4, 8, 16), (0, 0.2, 0.4, 0.6), {}
-for L in DEPTHS:
-    for alpha in SHARES:
-        for seed in SEEDS:
-            trained[L, alpha, seed] = train(random_steps(L, seed), alpha, optimum)[0]
+for L, alpha, seed in product(DEPTHS, SHARES, SEEDS):
+    trained[L, alpha, seed] = train(random_steps(L, seed), alpha, optimum)[0]
 
 
 # %% [markdown]
@@ -441,14 +438,9 @@ print(f"paths above {t:.2f} at the last layer: {(paths[-1] > t).double().mean():
 # **Predict before you run:** with 12 layers, losses in $[0, 1]$ and a share of 0.05, how many fresh samples does it take until what they cost is below 0.1, paid once and paid at every layer?
 
 # %%
-alpha, costs = 0.05, {}
-for count in (1_000, 10_000, 100_000, 1_000_000):
-    zeta = float(np.sqrt(np.log(2 * 13 / 0.05) / (2 * count)))
-    assert_close(zeta, theory.sampling_error(count, 12, 1.0, failure=0.05))
-    tolerance = theory.statistical_tolerance(alpha, sampling=zeta)
-    assert_close(tolerance, (2 - alpha) * zeta)
-    costs[f"{count:,} samples"] = {"paid once": zeta, "at every layer": tolerance / alpha}
-pd.DataFrame(costs).T.round(3)
+once = pd.Series({10**k: theory.sampling_error(10**k, 12, 1.0) for k in range(3, 7)})
+every = [theory.statistical_tolerance(0.05, sampling=zeta) / 0.05 for zeta in once]
+pd.DataFrame({"paid once": once, "paid at every layer": every}).rename_axis("samples").round(3)
 
 # %% [markdown]
 # Paid once a thousand samples are enough; paid at every layer not even a hundred thousand.
