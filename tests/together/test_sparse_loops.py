@@ -1,6 +1,8 @@
 """The experiment `together.sparse_loops`: exact pairs, exact sparsity, equal budgets."""
 
+import math
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -253,8 +255,8 @@ def test_the_search_gives_every_optimizer_as_many_trials_and_seeds_of_its_own(mo
 def test_the_moved_ranges_keep_what_decides_a_step_of_horst():
     for old, new in zip(points("horst", 16), sparse_search.moved_points("horst", 16), strict=True):
         assert new["rate"] == pytest.approx(4 * old["rate"], rel=5e-3)
-        product = old["rate"] * old["alpha"]
-        assert new["rate"] * new["alpha"] == pytest.approx(product, rel=1e-2)
+        strength = old["rate"] * old["alpha"]
+        assert new["rate"] * new["alpha"] == pytest.approx(strength, rel=1e-2)
         assert (new["weight_decay"], new["beta"]) == (old["weight_decay"], old["beta"])
 
 
@@ -265,12 +267,45 @@ def test_one_loop_is_measured_once_and_every_cell_is_there():
     for model in models:
         for name in LAPTOP.optimizers:
             shares = [
-                case["sparsity"]
+                (case.get("rate_factor", 1.0), case["sparsity"])
                 for case in cases
                 if (case["variant"], case["num_loops"]) == model and case["optimizer"] == name
             ]
             there = name not in LAPTOP.looped_only or model in {("plain", 1), ("flt", 6)}
-            assert tuple(shares) == (LAPTOP.sparsities if there else ())
+            assert shares == (
+                list(product(LAPTOP.rate_factors, LAPTOP.sparsities)) if there else []
+            )
+
+
+def test_a_rate_factor_scales_the_rate_of_the_blocks_alone(monkeypatch):
+    seen = []
+
+    def spy(name, tuned, model, rest_rate, exclude):
+        seen.append((tuned, rest_rate))
+        raise NonFiniteError(0, "loss", math.nan, None)
+
+    monkeypatch.setattr(sparse_loops, "build_optimizer", spy)
+    for factor in ({}, {"rate_factor": 0.25}):
+        sparse_loops.measure(SMOKE, CASE | factor, 0, no_report)
+    (whole, rest), (quarter, same_rest) = seen
+    assert replace(quarter, rate=4 * quarter.rate) == whole == SMOKE.horst
+    assert rest == same_rest == SMOKE.rest_rate
+
+
+def test_the_picked_rate_is_the_best_of_each_cell_and_never_one_that_diverged():
+    cell = {"variant": "flt", "num_loops": 6, "optimizer": "adamw"}
+    losses = {(0.0, 1.0): (2.0, 2.4), (0.0, 0.5): (2.1, 2.1), (0.9, 1.0): (2.2, 2.2)}
+    rows = [
+        cell | {"sparsity": s, "rate_factor": f, "seed": seed, "val_loss": loss}
+        for (s, f), pair in losses.items()
+        for seed, loss in enumerate(pair)
+    ]
+    rows += [cell | {"sparsity": 0.9, "rate_factor": 0.5, "seed": 0, "diverged": True}]
+    found = {(row["sparsity"], row["rate_factor"]) for row in sparse_loops.picked(rows)}
+    assert found == {(0.0, 0.5), (0.9, 1.0)}
+    assert [row["damage"] for row in damages(sparse_loops.picked(rows)) if row["sparsity"]] == [
+        pytest.approx(2.2 - 2.1)
+    ] * 2
 
 
 def test_a_run_that_diverges_is_a_row():
