@@ -477,7 +477,7 @@ ax.legend(loc="upper left", bbox_to_anchor=(1, 1))
 plt.show()
 
 # %% [markdown]
-# In our run the constrained model loses on nearly all texts without noise, with a tiny p-value, by less than a tenth of a nat per token. Both statements are true, and only together do they say what happened: after eight steps it is a little behind, everywhere. With noise the differences spread, and the rate moves towards
+# In our run the constrained model loses on most texts without noise, with a small p-value, by less than a tenth of a nat per token. Both statements are true, and only together do they say what happened: after eight steps it is a little behind, on most texts. With noise the differences spread, and the rate moves towards
 # one half without the mean moving much: that is {eq}`eq-descent-win-rate-size`. So a change of a win rate with the noise level need not be a change of the advantage.
 #
 # ## Forty steps of training
