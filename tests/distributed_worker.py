@@ -237,6 +237,8 @@ def accelerator_that_shards(version):
     def make(**settings):
         accelerator = Accelerator(**settings)
         accelerator.state.distributed_type = DistributedType.FSDP
+        # Each new view of the state takes the kind from here.
+        PartialState._shared_state["distributed_type"] = DistributedType.FSDP
         accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin(
             fsdp_version=version,
             reshard_after_forward=True if version == 2 else "FULL_SHARD",
@@ -288,7 +290,75 @@ def sharded(folder):
         "two": shard_apart(2, f"{folder}/two"),
         "one": shard_apart(1, f"{folder}/one"),
         "old": together(2, lambda _: shard(None, version=1)),
+        "with": shard_each(("horst", "muon", "multipliers", "masks", "outside", "infinite")),
     }
+
+
+class Grouped(Stack):
+    """The same, and it says which of its parameters are matrices, as Muon wants to know."""
+
+    def parameter_groups(self):
+        matrices = [layer.weight for layer in self.layers]
+        biases = [layer.bias for layer in self.layers]
+        return {"matrices": matrices, "other": biases, "head": list(self.head.parameters())}
+
+
+def infinite_in_part(model, batch):
+    """A loss that is finite, and whose gradient is not, in entries that one process holds."""
+    spike = model.head.weight[-1:]
+    return last_loss(model, batch) + (spike * 0).abs().sum().sqrt()
+
+
+def sharded_with(model, dual):
+    """Return what may move a sharded model, by name, as the last arguments of a fit."""
+    acdc_optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    acdc = Acdc(model, acdc_optimizer, AcdcSchedule(STEPS, phase=0.1), 0.5)
+
+    def run_outside(_):
+        return {"loss": last_loss(model, batches(torch.float32)(0))}
+
+    horst = {"lr": 0.02, "alpha": 5.0, "weight_decay": 0.01, "eps": 1e-3}
+    muon = OptimizerConfig(name="muon", learning_rate=0.02, eps=1e-3)
+    last = {"loss_fn": last_loss, "optimizer": SMOOTH}
+    return {
+        "horst": last | {"optimizer": [Horst(model.parameters(), **horst)]},
+        "muon": last | {"optimizer": muon},
+        "multipliers": {"optimizer": SMOOTH} | dual.hooks(layer_losses),
+        "masks": last | {"optimizer": [acdc_optimizer], "stateful": {"acdc": acdc}},
+        "outside": last | {"on_step": run_outside},
+        "infinite": last | {"loss_fn": infinite_in_part},
+    }
+
+
+def shard_with(name):
+    """Train a model with one of them, shared by the processes if there are several."""
+    if PartialState(cpu=True).num_processes > 1:
+        engine.Accelerator = accelerator_that_shards(2)
+    model, dual = Grouped(torch.float32), primal_dual()
+    training = settings(micro_batch_size=2, clip_norm=0.1)
+    try:
+        result = fit(
+            model, batches(torch.float32), training=training, **sharded_with(model, dual)[name]
+        )
+    except (ValueError, RuntimeError, FloatingPointError) as error:
+        return {"refused": "\n".join([str(error), *getattr(error, "__notes__", [])])}
+    weights = whole(model.state_dict())
+    return {
+        "divided": isinstance(next(model.parameters()), DTensor),
+        "same": fingerprint(weights, [dual.multipliers]),
+        "weights": [weight.tolist() for weight in weights.values()],
+        "losses": result.losses,
+        "norms": result.gradient_norms,
+        "multipliers": dual.multipliers.tolist(),
+    }
+
+
+def shard_each(names):
+    """Return what each process has at the end, alone and of two."""
+    alone, *two = (
+        together(world, lambda _: {name: shard_with(name) for name in names}) for world in (1, 2)
+    )
+    return {name: [found[name] for found in (*alone, *two[0])] for name in names}
 
 
 def shard_apart(world, folder):

@@ -138,6 +138,45 @@ def test_a_sharded_run_goes_on_bit_for_bit_and_also_in_one_process(report):
     assert flat(one) == pytest.approx(flat(found["whole"][0]), rel=2e-4, abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "tolerance"),
+    [("horst", 1e-5), ("multipliers", 1e-5), ("muon", 5e-3)],  # Muon multiplies in bfloat16
+)
+def test_a_sharded_model_takes_horst_muon_and_multipliers_as_a_whole_one_does(
+    report, name, tolerance
+):
+    alone, *each = report["sharded"]["with"][name]
+    assert [found["divided"] for found in each] == [True, True]
+    assert each[0]["same"] == each[1]["same"]
+    for found in each:
+        assert flat(found) == pytest.approx(flat(alone), rel=0, abs=tolerance)
+        for key in ("losses", "norms", "multipliers"):
+            assert found[key] == pytest.approx(alone[key], rel=4 * tolerance, abs=tolerance), key
+    assert max(alone["norms"]) > 0.1, "nothing was clipped"
+    assert (max(alone["multipliers"]) > 0.1) == (name == "multipliers")
+
+
+def test_a_gradient_that_is_not_finite_in_one_part_ends_all_processes(report):
+    alone, *each = report["sharded"]["with"]["infinite"]
+    told = "step 0: gradient of head.weight is not finite (6 of 18 entries)"
+    assert [found["refused"] for found in (alone, *each)] == [told] * 3
+
+
+def test_masks_on_a_sharded_model_are_refused_before_the_first_step(report):
+    alone, *each = report["sharded"]["with"]["masks"]
+    assert "refused" not in alone
+    for found in each:
+        assert found["refused"].startswith("stateful['acdc'], Acdc, works on the model")
+        assert found["refused"].endswith("Allowed with it: AdamW, Muon, HORST, and multipliers")
+
+
+def test_an_error_of_a_hook_that_runs_a_sharded_model_says_what_a_hook_may_do(report):
+    alone, *each = report["sharded"]["with"]["outside"]
+    assert "refused" not in alone
+    for found in each:
+        assert "The model itself runs in loss_fn only" in found["refused"]
+
+
 def flat(found):
     return torch.cat([torch.tensor(weight).flatten() for weight in found["weights"]]).tolist()
 

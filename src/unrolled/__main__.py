@@ -128,7 +128,7 @@ def run(
     chosen = {
         key: text.split(",") for key, text in parse_assignments(cases or [], "--cases").items()
     }
-    changed = parse_assignments(overrides or [], "--set")
+    changed = experiment.suited(preset, parse_assignments(overrides or [], "--set"), _say)
     numbers = experiment.default_seeds(preset) if seeds is None else parse_seeds(seeds)
     units = experiment.units(preset, numbers, chosen or None, changed, reference=name)
     path = output or default_output(experiment, name, preset, changed)

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from tqdm import tqdm
 
+from unrolled import hardware
 from unrolled.checkpoint import (
     Checkpoint,
     CheckpointError,
@@ -56,7 +57,7 @@ from unrolled.optimization import (
     learning_rate_factor,
     momentum_at,
 )
-from unrolled.sharding import load_optimizer, load_weights, whole
+from unrolled.sharding import is_divided, load_optimizer, load_weights, whole
 
 if TYPE_CHECKING:
     from unrolled.training import TrainingConfig
@@ -74,6 +75,12 @@ FREE = (
 )
 SHARDED = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
 ASK_FOR_FSDP2 = "only FSDP of version 2 shards a model here (--use_fsdp --fsdp_version 2), not"
+HOOKS_SEE_PARTS = (
+    "The model is divided among the processes (FSDP 2), and a hook sees their parts. What it may "
+    "do: read and scale gradients, and unrolled.sharding.whole(model.state_dict()) in all "
+    "processes. The model itself runs in loss_fn only, so multipliers take their slacks from the "
+    "batches of the steps (no `measure`)."
+)
 
 
 @dataclass(frozen=True)
@@ -186,6 +193,8 @@ class Run:
             Objective(model, loss_fn), *built
         )
         self.parameters = list(self.objective.parameters())
+        if is_divided(model):
+            _refuse_parts(self.stateful, model, built)
         self.curves = FitResult()
         self.done, self.resumed_from = 0, None
 
@@ -322,20 +331,17 @@ class Run:
         """Run the gradient hook, clip, and return the norm before clipping."""
         self.accelerator.unscale_gradients()
         if self.on_gradients is not None:
-            metrics |= _plain_values(self.on_gradients(step, self.model), "on_gradients")
+            with self._hook():
+                metrics |= _plain_values(self.on_gradients(step, self.model), "on_gradients")
         limit = math.inf if self.training.clip_norm is None else self.training.clip_norm
-        if self.accelerator.distributed_type in SHARDED:
-            norm = float(self.accelerator.clip_grad_norm_(self.parameters, limit))
-            if not math.isfinite(norm):  # every gradient is spoilt now, and no first one to name
-                raise NonFiniteError(step, "gradient norm", str(norm), self.result())
-            return norm
         # In two steps, because clipping by a norm that is NaN would spoil every gradient, and the
         # first bad one could not be named. Accelerate's function would also unscale once more.
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        norm = nn.utils.get_total_norm(gradients)
-        self._check_finite(step, float(norm))
-        nn.utils.clip_grads_with_norm_(self.parameters, limit, norm)
-        return float(norm)
+        total = nn.utils.get_total_norm(gradients)
+        norm = float(whole(total))
+        self._check_finite(step, norm)
+        nn.utils.clip_grads_with_norm_(self.parameters, limit, total)
+        return norm
 
     def _check_finite(self, step: int, norm: float) -> None:
         # An overflow under a loss scale is no error: the scale falls and the step is skipped.
@@ -347,9 +353,10 @@ class Run:
     def _blame(self, norm: float) -> tuple[str, str]:
         """Name the first gradient that is not finite."""
         for name, parameter in self.model.named_parameters():
-            if parameter.grad is not None and not parameter.grad.isfinite().all():
-                bad = int((~parameter.grad.isfinite()).sum())
-                return f"gradient of {name}", f"{bad} of {parameter.grad.numel()} entries"
+            gradient = whole(parameter.grad)
+            if gradient is not None and not gradient.isfinite().all():
+                bad = int((~gradient.isfinite()).sum())
+                return f"gradient of {name}", f"{bad} of {gradient.numel()} entries"
         return "gradient norm", str(norm)
 
     def _update(self, step: int, norm: float, metrics: dict[str, Any]) -> None:
@@ -379,8 +386,19 @@ class Run:
         if every and self.accelerator.is_main_process and (step + 1) % every == 0:
             logger.info("step %d loss %.6g norm %.4g rate %.3g", step, loss, norm, rate)
         if self.on_step is not None:
-            self._record(_plain_values(self.on_step(report), "on_step"))
+            with self._hook():
+                self._record(_plain_values(self.on_step(report), "on_step"))
         return report
+
+    @contextmanager
+    def _hook(self):
+        """Let an error of a hook say what a hook may do, if the model is divided."""
+        try:
+            yield
+        except RuntimeError as error:
+            if is_divided(self.model):
+                error.add_note(HOOKS_SEE_PARTS)
+            raise
 
     def _record(self, values: Mapping[str, Any]) -> None:
         for key, value in values.items():
@@ -538,11 +556,38 @@ def _accelerator(training: "TrainingConfig") -> Accelerator:
     kind = accelerator.distributed_type
     if kind in SHARDED and not accelerator.is_fsdp2:
         raise ValueError(f"{ASK_FOR_FSDP2} {kind.value}{' of version 1' if 'FSDP' in kind else ''}")
+    if accelerator.device.type == "cuda":
+        _refuse_emulation(precision, hardware.found())
     if precision == "fp16" and accelerator.scaler is None:
         raise ValueError(f"mixed_precision='fp16' needs a GPU, this is {accelerator.device}")
     if precision == "fp16" and kind in SHARDED:
         raise ValueError("mixed_precision='fp16' is not supported for sharded models: use 'bf16'")
     return accelerator
+
+
+def _refuse_emulation(precision: str, device: hardware.Hardware) -> None:
+    """Refuse bf16 where torch would emulate it, which is slower than float32."""
+    if precision == "bf16" and device.emulates_bfloat16:
+        raise ValueError(
+            f"mixed_precision='bf16' is emulated on {device}: use {device.half!r}, or 'no' where "
+            "an experiment has no 'fp16'. The command line does so where --set mixed_precision "
+            "is left out, and a notebook with settings(PRESET, EXPERIMENT.suited(PRESET))"
+        )
+
+
+def _refuse_parts(
+    stateful: Mapping[str, Stateful], model: nn.Module, optimizers: list[Optimizer]
+) -> None:
+    """Refuse objects that change the weights of a divided model by themselves, such as masks."""
+    held = {id(item) for item in (model, *optimizers)}
+    for name, item in stateful.items():
+        if held & {id(value) for value in getattr(item, "__dict__", {}).values()}:
+            raise ValueError(
+                f"stateful[{name!r}], {type(item).__name__}, works on the model or its optimizer, "
+                "and the model is divided among the processes (FSDP 2). Masks are for a model "
+                "that each process holds whole: leave --use_fsdp out. Allowed with it: AdamW, "
+                "Muon, HORST, and multipliers"
+            )
 
 
 def _describe_optimizer(optimizer: Optimizer) -> dict[str, Any]:

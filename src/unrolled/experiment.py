@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unrolled import results
+from unrolled import hardware, results
 from unrolled import settings as settings_module
 from unrolled.progress import ProgressLine
 from unrolled.provenance import device, provenance, threads
@@ -156,6 +156,22 @@ class Experiment:
         """Return the seeds that a preset runs when none are named."""
         return list(range(self.seeds.get(preset, PRESETS[preset])))
 
+    def suited(
+        self,
+        preset: str,
+        overrides: Mapping[str, Any] | None = None,
+        say: Callable[[str], None] = print,
+    ) -> dict[str, Any]:
+        """Return overrides with which a preset suits this machine, and say what was added.
+
+        What is added counts as if it had been given: see `unrolled.hardware.suited`.
+        """
+        given = dict(overrides or {})
+        added = hardware.suited(self.settings(preset, given), given)
+        for name, value in added.items():
+            say(f"{hardware.found()} has no bfloat16: {preset} runs with --set {name}={value}")
+        return given | added
+
     def units(
         self,
         preset: str,
@@ -223,6 +239,7 @@ class Experiment:
         list of dict
             One row per case, in the order of the cases.
         """
+        overrides = self.suited(preset, overrides)
         units = self.units(preset, [seed], cases, overrides)
         print(self._headline(units))
         done = finished_rows(results_file, self, units)

@@ -10,7 +10,18 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-__all__ = ["load_optimizer", "load_weights", "whole"]
+__all__ = ["is_divided", "load_optimizer", "load_weights", "whole"]
+
+
+def is_divided(model: nn.Module) -> bool:
+    """Return whether the processes hold parts of the model's weights.
+
+    Examples
+    --------
+    >>> is_divided(nn.Linear(2, 2))
+    False
+    """
+    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 def whole(tree: Any, *, keep: bool = True) -> Any:
