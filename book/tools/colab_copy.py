@@ -107,8 +107,8 @@ def setup_source(root: Path = ROOT, packages: Iterable[str] = ()) -> str:
 
 
 SETUP = """\
-# On Colab this installs the package and keeps Colab's own torch and numpy; elsewhere it only
-# prints the versions.
+# On Colab this installs the package, keeps Colab's own torch and numpy, and picks the preset that
+# suits the hardware; elsewhere it only prints the versions.
 import sys
 from importlib.metadata import version
 
@@ -116,11 +116,12 @@ if "google.colab" in sys.modules:
     %pip install --quiet --no-deps "unrolled @ git+{repository}"
     %pip install --quiet {pinned} {light}
 
-import torch
+from unrolled.hardware import found, recommended
 
-device = "GPU" if torch.cuda.is_available() else "CPU"
 versions = ", ".join(f"{{name}} {{version(name)}}" for name in ("unrolled", "torch", "numpy"))
-print(f"{{versions}}; running on a {{device}}")"""
+print(f"{{versions}}; running on {{found()}}")
+if "google.colab" in sys.modules:
+    print(f"{{recommended()}}. The cell of parameters below has the last word.")"""
 
 
 def notebook_metadata() -> dict:

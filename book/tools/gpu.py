@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from unrolled import results
+from unrolled import hardware, results
 from unrolled.catalog import BENCHMARKS, load_benchmark, load_experiment
 from unrolled.horst.optimizers import Horst
 from unrolled.looped.model import LoopedTransformer
@@ -175,7 +175,7 @@ def check_loss_scale(device: str, small: bool) -> Row:
 
 def check_resume(device: str, small: bool) -> Row:
     """Stop a run, go on from its checkpoint, and compare with a run that was not stopped."""
-    precision = "bf16" if device == "cuda" else "no"
+    precision = hardware.found().half
     with tempfile.TemporaryDirectory() as folder:
         kept = {"checkpoint_folder": folder, "checkpoint_every": 5}
         whole = short_run(device, small, precision)
@@ -266,6 +266,7 @@ def run_slice(piece: Slice, small: bool, minutes: float) -> Row:
     """Run one case of an experiment for a few steps; return its row, or how far it came."""
     experiment = load_experiment(piece.experiment)
     changes = {} if small else {"steps": piece.steps, **piece.shipped}
+    changes = experiment.suited(preset_of(small), changes)
     units = experiment.units(preset_of(small), [0], overrides=changes)
     unit = nearest(units, piece.case)
     watch = Watch(60 * minutes)

@@ -16,6 +16,8 @@ from index import BookError, Index, Target, build_index, read_notebook
 from IPython.core.inputtransformer2 import TransformerManager
 from plain_inline import Context
 
+from unrolled import hardware
+
 ROOT = Path(__file__).parents[2]
 EVERYTHING = "notebooks/part/everything"
 BOOK = "https://someone.github.io/mini"
@@ -312,9 +314,25 @@ def run_setup(monkeypatch: pytest.MonkeyPatch, mini: Path, *, on_colab: bool) ->
 
 def test_set_up_cell_installs_on_colab_alone(monkeypatch, mini, capsys):
     assert run_setup(monkeypatch, mini, on_colab=False) == []
-    assert re.search(
-        r"unrolled \d.*, torch \d.*, numpy \d.*; running on a", capsys.readouterr().out
-    )
+    told = capsys.readouterr().out
+    assert re.fullmatch(r"unrolled \d.*, torch \d.*, numpy \d.*; running on .*\n", told)
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        (hardware.CPU, 'PRESET = "live" suits it: there is no GPU. The cell of'),
+        (hardware.Hardware("Tesla T4", (7, 5), 15.8e9), '"colab" suits it, mixed_precision fp16:'),
+        (hardware.Hardware("NVIDIA L4", (8, 9), 23.8e9), '"colab" suits it, mixed_precision bf16:'),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_set_up_cell_picks_the_preset_for_the_hardware(monkeypatch, mini, capsys, device, told):
+    monkeypatch.setattr(hardware, "found", lambda: device)
+    run_setup(monkeypatch, mini, on_colab=True)
+    said = capsys.readouterr().out
+    assert f"running on {device}\n" in said
+    assert told in said
 
 
 def test_set_up_cell_leaves_torch_and_numpy_alone(monkeypatch, mini):
