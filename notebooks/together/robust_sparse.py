@@ -225,7 +225,7 @@ plt.show()
 #
 # **Predict before you run:** at which margin is this false interaction largest, near chance, far above it, or between?
 
-# %% mystnb={"figure": {"name": "fig-together-ceiling", "caption": "Interaction in accuracy of two gains that add up in the margin, over the accuracy with neither; three sizes of the gains."}, "image": {"alt": "Three curves below zero, zero at both ends, deepest between", "width": "80%"}}
+# %% mystnb={"figure": {"name": "fig-together-ceiling", "caption": "Interaction in accuracy of two gains that add up in the margin, over the accuracy with neither; three sizes of the gains."}, "image": {"alt": "Three curves below zero, small at chance and near the ceiling, deepest between", "width": "80%"}}
 base = np.linspace(0, 3, 61)
 _, ax = plt.subplots(figsize=(6.6, 3.3))
 for gain, dash in ((0.1, "-"), (0.2, "--"), (0.4, "-.")):
@@ -247,7 +247,7 @@ assert abs(margins[0] - margins[1] - margins[2] + margins[3]) < 1e-9
 print(f"in accuracy {area:.3f}, in margins none")
 
 # %% [markdown]
-# Code: {py:func}`unrolled.together.interaction.interaction_of_margins`, {py:func}`unrolled.together.interaction.margin`. It is largest between: at chance $\Phi$ is a straight line, and near the ceiling there is nothing left to gain. For gains of a few points it is some thousandths of accuracy: small, and of the size of the differences that such studies report.
+# Code: {py:func}`unrolled.together.interaction.interaction_of_margins`, {py:func}`unrolled.together.interaction.margin`. It is largest between: at chance $\Phi$ is nearly straight, so that small gains nearly add up, and near the ceiling there is nothing left to gain. For gains of a few points it is some thousandths of accuracy: small, and of the size of the differences that such studies report.
 #
 # ## Why they might be at odds
 #
@@ -422,7 +422,7 @@ pd.DataFrame(table).set_index("claim")[["verdict", "evidence", "ours"]]
 #
 # The question does not arise: both premises fail. Dense, the constraint changes the area with AdamW by {result}`together_robust_sparse | difference_ci area | preset=laptop method=exact~erm optimizer=adamw sparsity=0.0 | .4f`; at 80 % of zeros HORST changes it with ERM by {result}`together_robust_sparse | difference_ci area | preset=laptop method=erm optimizer=horst~adamw sparsity=0.8 | .4f`, which is to the other side. What is left to add adds up, within intervals of a few thousandths.
 #
-# The constraint is heard where it speaks: at 80 % of zeros ERM rises at {result}`together_robust_sparse | mean_ci test_ascents | preset=laptop method=erm optimizer=horst sparsity=0.8 | .1f` of the six layers, and the exact form at none, in all seeds. Fewer rises do not buy accuracy under noise here. As to HORST, the ratio of norms is {result}`together_robust_sparse | mean_ci dense_norm_ratio | preset=laptop method=erm optimizer=horst sparsity=0.8 | .3f` with it and {result}`together_robust_sparse | mean_ci dense_norm_ratio | preset=laptop method=erm optimizer=adamw sparsity=0.8 | .3f` with AdamW: eighty small steps have not moved the sizes of pretrained weights, and pruning takes the
+# The constraint is heard where it speaks: at 80 % of zeros ERM rises at {result}`together_robust_sparse | mean_ci test_ascents | preset=laptop method=erm optimizer=horst sparsity=0.8 | .1f` of the six layers, and the exact form at none, in all seeds. Fewer rises do not buy accuracy under noise here. As to HORST, the ratio of norms is {result}`together_robust_sparse | mean_ci dense_norm_ratio | preset=laptop method=erm optimizer=horst sparsity=0.8 | .3f` with it and {result}`together_robust_sparse | mean_ci dense_norm_ratio | preset=laptop method=erm optimizer=adamw sparsity=0.8 | .3f` with AdamW: thirty-two small steps before the masks have not moved the sizes of pretrained weights, and pruning takes the
 # same ones. Zeros themselves cost far more than either ingredient could give: the area falls from {result}`together_robust_sparse | mean_ci area | preset=laptop method=erm optimizer=adamw sparsity=0.0 | .3f` to {result}`together_robust_sparse | mean_ci area | preset=laptop method=erm optimizer=adamw sparsity=0.8 | .3f`, and at 80 % no method is far from the larger class. Training from scratch, where HORST has a say ({numref}`horst-language`), is the place to ask again.
 #
 # ## Deviations and choices

@@ -30,7 +30,7 @@
 # |---|---|---|
 # | smoke | 2 loops of width 16, 20 steps, two optimizers | seconds |
 # | live | FLT and the plain model with 4 loops, dense and at 90 %, 100 steps of AdamW | under a minute on one core |
-# | laptop | 1, 3 and 6 loops, dense to 95 %, AdamW, and HORST and HAM with 1 and 6 loops, 300 steps, 5 seeds | about 40 minutes of one core |
+# | laptop | 1, 3 and 6 loops, dense to 95 %, AdamW, and HORST and HAM with 1 and 6 loops, three rates each, 300 steps, 5 seeds | about an hour of one core |
 # | colab | 1 and 6 loops, 6 layers of width 384, 2,000 steps | sized for a 16 GB GPU, not measured |
 
 # %% tags=["setup", "hide-input"]
@@ -75,7 +75,7 @@ for case in sparse_loops.cases(settings):
     live.append({**case, "preset": PRESET, "seed": SEED, **found})
 
 # %%
-laptop = results.committed("together.sparse_loops")
+laptop = sparse_loops.picked(results.committed("together.sparse_loops"))
 evidence, scale = (laptop, "laptop") if laptop else (live, PRESET)
 panels = [(PRESET, live, K)] + [("laptop", laptop, k) for k in (3, 6) if laptop]
 
@@ -427,10 +427,20 @@ pd.DataFrame(chosen).T
 # %% tags=["hide-input"]
 pd.set_option("display.max_colwidth", None)
 table = results.comparison_table("together.sparse_loops", sparse_loops.EXPERIMENT.claims)
-pd.DataFrame(table).set_index("claim")[["verdict", "evidence", "ours"]]
+pd.DataFrame(table).set_index("claim")[["verdict", "evidence"]]
 
 # %% [markdown]
-# *ours* is the loss of the side that the claim names first. The claims about damage test the prediction from the beginning; "not seen" there is an answer, too, and the derivation above says how it could come about. An interval that is wide says something else: that five seeds cannot tell.
+# The claims about damage test the prediction from the beginning; "not seen" there is an answer, too, and the derivation above says how it could come about. An interval that is wide says something else: that five seeds cannot tell.
+#
+# ### In plain words
+#
+# *Pruning hurts the looped model more.* The prediction from the beginning holds at 90 and 95 % of zeros with 6 loops, and at 95 % with 3; at 90 % with 3 loops it is a trend. With 6 loops the model also loses more than with 1, on the same weights. Repair by a shared gradient does not make up for errors in every loop, at this scale.
+#
+# *Per stored weight loops win all the same.* A looped model that keeps three weights in ten is better than a plain one that keeps as many numbers in three or six times the blocks. Its damage is larger, and it is pruned less.
+#
+# *HORST is not ahead of AdamW or of HAM* on the looped model, and it does not lose less. HAM has the lowest means at six loops, dense and sparse; nobody claimed that beforehand, so it is an observation, and one for new seeds to test.
+#
+# The rates matter for the first answer. At the searched rates, which suit sparse models, the dense plain models with one and three blocks and the dense looped one with six are worse than they need be, and damages measured from there lie too low. That was our first round, and the second, with two smaller rates for every cell, was made because of it.
 #
 # ## Deviations and choices
 #
@@ -439,14 +449,15 @@ pd.DataFrame(table).set_index("claim")[["verdict", "evidence", "ours"]]
 # | what | here | why |
 # |---|---|---|
 # | loop | FLT | the plain loop LT hardly trains with AdamW ({numref}`looped-pretraining`) |
-# | core | one block of width 64, bytes of the State of the Union | 36 runs a seed on a laptop |
+# | core | one block of width 64, bytes of the State of the Union | 108 runs a seed on a laptop |
 # | pruning | AC/DC, the same share of each matrix, moments kept | exact pairs: {eq}`eq-together-pairing` holds to the last operation |
 # | what stays dense | embedding and head, at the rate that was chosen for AdamW in {numref}`looped-pretraining` | they are tables, and most of a small model |
-# | values | searched with one loop, at 90 % | neither side is favoured; but none is tuned for its own $K$ |
+# | values | searched with one loop, at 90 %; then each cell at the whole, half and a quarter of that rate | neither side is favoured, and each has a rate for its own $K$ and sparsity |
+# | which rate counts | the lowest mean validation loss over the seeds, on the windows that are reported | the same for all cells; a little too kind to all of them |
 # | HAM, HORST | on looped models alone, with 1 and 6 loops | no claim needs more |
 #
 # - A model that learns late has little to lose. The plain one has more weights to train in as many steps; if its dense loss is the higher one, part of its small damage may be that.
-# - In a loop a step of the optimizer acts $K$ times, too. A rate that is right for one loop can be too high for six, and this would count as dense loss, on both sides of a damage.
+# - In a loop a step of the optimizer acts $K$ times, too. A rate that is right for one loop can be too high for six, and this would count as dense loss. So each cell has three rates to choose from.
 # - The coherence is measured on models that were trained dense and shortly, with one loop swapped for a pruned one. It describes those, and not the networks that grew up with masks.
 # - The plain model is not the untied twin: it hands its stream on from block to block. The derivation explains what sharing does; the comparison with the plain model asks what a user would ask.
 #

@@ -191,7 +191,7 @@ def _bearable(accuracy: float, signal: float, spread: float, d: int, ratio: floa
 
 @checker
 def together_bearable_noise(answer: Callable[..., float]) -> str:
-    """Check the noise level down to which a linear classifier keeps an accuracy.
+    """Check the noise level up to which a linear classifier keeps an accuracy.
 
     Parameters
     ----------

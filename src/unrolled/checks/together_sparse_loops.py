@@ -231,7 +231,7 @@ def together_linear_uses(answer: Callable[[float, float, int], Sequence[float]])
         ),
     ]
     compare(answer, LINEAR, _linear_uses, mistakes)
-    return "With w > 0 all have one sign: in such a loop every error is made K times."
+    return "With 0 < w < 1 all have one sign and add up; but old ones fade, so less than K-fold."
 
 
 # --------------------------------------------------------------------------------------------

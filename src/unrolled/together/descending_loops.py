@@ -18,13 +18,14 @@ average):
 - "proxy": with a stop-gradient on :math:`f_{k-1}`, so that it is not the gradient of a Lagrangian;
 - "resilient": the exact form with relaxations at a quadratic cost.
 
-Every method has two trials: the methods without a constraint two learning rates, the others two
-shares. The validation text picks, the test text reports: `picked`. The constrained methods and
-"mean" read every loop, K - 1 readouts more in a step, which at this size is a seventh of it.
+Every method has four trials: the methods without a constraint four learning rates, the others
+three rates with one share, and one share more (`trials`). The validation text picks, the test text
+reports: `picked`. The constrained methods and "mean" read every loop, K - 1 readouts more in a
+step, which at this size is a seventh of it.
 
 LT is trained by all methods, since its loss rises again beyond K. FLT, which stays where it is, is
-trained by two of them: the question there is only what constraints cost. So a seed has 20 runs; a
-run of the preset laptop takes 25 to 30 seconds of one core.
+trained by two of them: the question there is only what constraints cost. So a seed has 40 runs; a
+run of the preset laptop takes about 20 seconds of one core.
 """
 
 from __future__ import annotations
