@@ -14,7 +14,8 @@ import huggingface_hub
 import pytest
 import tiny_repositories
 
-from unrolled.data import classification, hub
+from unrolled.data import classification, command, corpora, hub
+from unrolled.data.catalog import DATA_SETS
 from unrolled.data.fetch import FetchError, OfflineError
 from unrolled.data.hub import HubTable, lock_file, recorded, stream, table
 
@@ -101,6 +102,34 @@ def test_the_recorded_commit_is_loaded_though_there_is_a_newer_one(hub_here):
     assert all(hub_here.commit not in line for line in hub_here.asked)
     assert recorded("owner/tiny")["revision"] == first
     assert set(recorded("owner/tiny")["tables"]) == {"plain_text/train", "plain_text/test"}
+
+
+def test_a_pinned_commit_is_loaded_and_recorded_though_there_is_a_newer_one(hub_here):
+    pinned = replace(TINY, revision="a" * 40)
+    assert len(table(pinned, "train")) == 200
+    assert recorded("owner/tiny")["revision"] == "a" * 40
+    assert any("a" * 40 in line for line in hub_here.asked)
+    assert "GET api/datasets/owner/tiny" not in hub_here.asked  # which commit is the newest?
+    hub_here.asked.clear()
+    table(TINY, "test")  # the recorded commit, now
+    assert "GET api/datasets/owner/tiny" not in hub_here.asked
+
+
+def test_the_command_says_which_commit_is_recorded_and_where(cache):
+    assert command._commit("imdb") == command._commit("moby_dick") == []
+    cache.mkdir()
+    revision = classification.IMDB.revision
+    lock_file().write_text(json.dumps({"stanfordnlp/imdb": {"revision": revision, "tables": {}}}))
+    (told,) = command._commit("imdb")
+    assert told == f"  commit {revision} of stanfordnlp/imdb, in {lock_file()}"
+    assert command._commit("mnli") == []
+
+
+@pytest.mark.parametrize("source", [classification.IMDB, classification.MNLI, corpora.WIKITEXT2])
+def test_what_says_that_its_commit_is_pinned_has_one(source):
+    sets = [found for found in DATA_SETS if found.source == f"hub:{source.repository}"]
+    assert sets
+    assert all(("commit pinned" in found.checksum) == bool(source.revision) for found in sets)
 
 
 def test_another_content_at_the_same_commit_is_refused(hub_here, tmp_path, cache, copy):

@@ -13,6 +13,7 @@ from typing import Any
 __all__ = ["DATA_SETS", "DataSet", "find"]
 
 FIRST_USE = "none published: commit and SHA-256 recorded on first use"
+PINNED = "none published: commit pinned, SHA-256 recorded on first use"
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ ORIGINAL = (
         licence="not stated; cite the authors",
         may_pass_on="no",
         size="about 84 MB",
-        checksum=FIRST_USE,
+        checksum=PINNED,
         split="published test (25,000) for testing; a tenth of train (25,000) for validation",
         loader="unrolled.data.classification:imdb",
     ),
@@ -191,7 +192,7 @@ ORIGINAL = (
         licence="mostly OANC; parts CC BY 3.0 and CC BY-SA 3.0",
         may_pass_on="yes, each part under its licence",
         size="about 60 MB",
-        checksum=FIRST_USE,
+        checksum=PINNED,
         split="validation_matched (9,815) for testing; 2.5 % of train (392,702) for validation",
         loader="unrolled.data.classification:mnli",
     ),
@@ -203,7 +204,7 @@ ORIGINAL = (
         licence="mostly OANC; parts CC BY 3.0 and CC BY-SA 3.0",
         may_pass_on="yes, each part under its licence",
         size="about 60 MB",
-        checksum=FIRST_USE,
+        checksum=PINNED,
         split="validation_mismatched (9,832) for testing; else as mnli",
         loader="unrolled.data.classification:mnli_mismatched",
     ),
@@ -295,7 +296,7 @@ ORIGINAL = (
         licence="CC BY-SA 3.0 and GFDL",
         may_pass_on="with attribution, under the same licence",
         size="about 5 MB",
-        checksum=FIRST_USE,
+        checksum=PINNED,
         split="as published; perplexity on test",
         loader="unrolled.data.corpora:wikitext2",
     ),

@@ -28,6 +28,7 @@ IMDB = HubTable(
     columns=("text", "label"),
     rows={"train": 25_000, "test": 25_000},
     num_bytes=400_000_000,
+    revision="e6281661ce1c48d982bc483cf8a173c1bbeb5d31",
 )
 """50,000 film reviews, as many positive as negative."""
 
@@ -37,6 +38,7 @@ MNLI = HubTable(
     columns=("premise", "hypothesis", "label"),
     rows={"train": 392_702, "validation_matched": 9_815, "validation_mismatched": 9_832},
     num_bytes=500_000_000,
+    revision="bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c",
 )
 """Pairs of sentences: does the second follow from the first?"""
 

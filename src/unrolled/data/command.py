@@ -19,6 +19,7 @@ import typer
 
 from unrolled.data.catalog import DATA_SETS, DataSet, find
 from unrolled.data.fetch import FetchError, cache_folder
+from unrolled.data.hub import lock_file, recorded
 
 __all__ = ["app", "describe", "get", "script"]
 
@@ -180,12 +181,19 @@ def _run(
 def _succeeds(name: str, options: Mapping[str, Any], check: bool) -> bool:
     try:
         loaded = get(name, options)
-        lines = describe(loaded) + (_verified(loaded) if check else [])
+        lines = describe(loaded) + _commit(name) + (_verified(loaded) if check else [])
     except TOLD as error:
         print(f"{name}: {error}", file=sys.stderr)
         return False
     print(f"{name}: {find(name).title}", *lines, sep="\n", flush=True)
     return True
+
+
+def _commit(name: str) -> list[str]:
+    """Say which commit of the hub is recorded, and where: what must be equal to be compared."""
+    kind, _, repository = find(name).source.partition(":")
+    revision = recorded(repository).get("revision") if kind == "hub" else None
+    return [f"  commit {revision} of {repository}, in {lock_file()}"] if revision else []
 
 
 def _verified(loaded: Any) -> list[str]:

@@ -45,6 +45,7 @@ WIKITEXT2 = HubTable(
     columns=("text",),
     rows={"train": 36_718, "validation": 3_760, "test": 4_358},
     num_bytes=60_000_000,
+    revision="b08601e04326c79dfdd32d625aee71d232d685c3",
 )
 """Good and featured articles of Wikipedia, line by line."""
 
