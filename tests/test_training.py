@@ -31,6 +31,9 @@ from training_worker import (
     train,
 )
 
+from unrolled.descent.constraints import ExactConstraint
+from unrolled.descent.primal_dual import PrimalDual
+from unrolled.horst.optimizers import Horst
 from unrolled.looped.model import LoopedTransformer
 from unrolled.training import (
     CheckpointError,
@@ -422,6 +425,41 @@ def test_an_overflow_under_a_loss_scale_skips_the_step_in_all_optimizers(loss_sc
     assert same == [False, False, True, False, False]
     assert result.diagnostics["skipped_step"] == [2]
     assert loss_scale.get_scale() == 2.0**15
+
+
+def layer_losses_in(half):
+    """Return layer losses, computed in float16 as autocast does on a GPU, or in float32."""
+
+    def layer_losses(model, batch):
+        tokens, targets = batch
+        with torch.autocast("cpu", torch.float16, enabled=half):
+            first = model.embedding(tokens)
+            logits = [model.head(h) for h in (first, torch.tanh(model.hidden(first)))]
+        assert logits[0].dtype == (torch.float16 if half else torch.float32)
+        losses = [nn.functional.cross_entropy(z.float().mT, targets) for z in logits]
+        return torch.stack(losses)
+
+    return layer_losses
+
+
+def test_fp16_with_a_loss_scale_takes_horst_and_multipliers(loss_scale, monkeypatch):
+    def run(half):
+        model, dual = TinyModel(dropout=0.0), PrimalDual(ExactConstraint((0.3,)), step_size=0.2)
+        horst = Horst(model.parameters(), lr=0.02, alpha=5.0, eps=1e-3)
+        training = TrainingConfig(steps=20, batch_size=BATCH, micro_batch_size=4)
+        hooks = dual.hooks(layer_losses_in(half))
+        result = fit(model, batch_at, training=training, optimizer=[horst], **hooks)
+        return result.losses, torch.tensor(result.diagnostics["multipliers"])
+
+    loss_scale._init_scale = 2.0**8
+    losses, multipliers = run(half=True)
+    assert loss_scale.get_scale() == 2.0**8, "a step was skipped"
+    monkeypatch.undo()
+    expected, expected_multipliers = run(half=False)
+    assert losses == pytest.approx(expected, rel=2e-3)
+    assert losses != expected
+    torch.testing.assert_close(multipliers, expected_multipliers, rtol=0.02, atol=1e-3)
+    assert expected_multipliers[-1] > 0.1
 
 
 # Not finite ------------------------------------------------------------------------------------
