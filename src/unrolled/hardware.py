@@ -104,14 +104,14 @@ def recommended(device: Hardware | None = None) -> Recommendation:
     >>> print(recommended(CPU))
     PRESET = "live" suits it: there is no GPU
     >>> print(recommended(Hardware("Tesla T4", (7, 5), 15.8e9)))
-    PRESET = "colab" suits it, mixed_precision fp16: it has no bfloat16
+    PRESET = "colab" suits it, mixed_precision fp16: it has no bfloat16 (no, if there is no fp16)
     """
     device = device or found()
     if device.memory == 0:
         return Recommendation("live", "no", "there is no GPU")
     if device.memory < COLAB_BYTES:
         return Recommendation("live", "no", "colab needs a GPU of 16 GB")
-    reasons = {"bf16": "it has bfloat16", "fp16": "it has no bfloat16"}
+    reasons = {"bf16": "it has bfloat16", "fp16": "it has no bfloat16 (no, if there is no fp16)"}
     reason = reasons.get(device.half, "it has no fast half precision")
     return Recommendation("colab", device.half, reason)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -80,6 +80,8 @@ class PretrainingSettings(InstabilitySettings):
         Texts out of domain, of `OTHER_TEXTS`.
     sample_length
         Bytes or tokens of text that each trained model writes; 0 for none.
+    mixed_precision
+        ``"no"``, ``"bf16"``, or ``"fp16"`` for a GPU without bfloat16.
     num_kv_heads, window
         Grouped-query and sliding-window attention, as in `unrolled.transformer.TransformerConfig`;
         0 for neither.
@@ -97,6 +99,7 @@ class PretrainingSettings(InstabilitySettings):
     other_texts: tuple[str, ...] = ("moby_dick", "wikipedia_leads")
     sample_length: int = 120
     high_learning_rate: None = None
+    mixed_precision: Literal["no", "bf16", "fp16"] = "no"
     num_kv_heads: int = added(0)
     window: int = added(0)
 
@@ -226,7 +229,7 @@ def describe(settings: PretrainingSettings) -> dict[str, Any]:
     total, core = count_parameters(model), count_parameters(model.blocks)
     flops = flops_per_token(config, K, settings.length)
     tokens = settings.batch_size * settings.length
-    state = tokens * config.hidden_size * (2 if settings.mixed_precision == "bf16" else 4)
+    state = tokens * config.hidden_size * (4 if settings.mixed_precision == "no" else 2)
     return {
         "parameters": total,
         "parameters of the looped core": core,
