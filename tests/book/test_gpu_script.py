@@ -81,7 +81,11 @@ def test_a_slice_whose_time_is_up_says_how_far_it_came(monkeypatch):
                 time.sleep(0.001)
                 report(step + 1, 1000)
 
-        def units(self, *arguments, **keywords):
+        def suited(self, preset, overrides):
+            return overrides | {"mixed_precision": "fp16"}
+
+        def units(self, *arguments, overrides):
+            assert overrides == {"mixed_precision": "fp16"}
             return [Unit()]
 
     class Unit:
