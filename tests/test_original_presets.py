@@ -231,14 +231,16 @@ def keep(source, split, rows, classes):
     kinds = {name: datasets.Value("string") for name in source.columns if name != "label"}
     features = datasets.Features({**kinds, "label": datasets.ClassLabel(num_classes=classes)})
     table = datasets.Dataset.from_dict(rows, features=features)
-    name = f"hub/{source.repository.replace('/', '--')}/{source.config}-{split}-{COMMIT[:16]}"
+    commit = source.revision or COMMIT
+    name = f"hub/{source.repository.replace('/', '--')}/{source.config}-{split}-{commit[:16]}"
     fetch.derive(name, lambda folder: table.save_to_disk(str(folder)))
     know(source)
 
 
 def know(source):
     """Say that a commit of a repository has been loaded."""
-    hub.lock_file().write_text(json.dumps({source.repository: {"revision": COMMIT}}))
+    commit = source.revision or COMMIT
+    hub.lock_file().write_text(json.dumps({source.repository: {"revision": commit}}))
 
 
 def tiny_imdb():
