@@ -107,7 +107,7 @@ def setup_source(root: Path = ROOT, packages: Iterable[str] = ()) -> str:
 
 
 SETUP = """\
-# On Colab this installs the package, keeps Colab's own torch and numpy, and picks the preset that
+# On Colab this installs the package, keeps Colab's own torch and numpy, and names the preset that
 # suits the hardware; elsewhere it only prints the versions.
 import sys
 from importlib.metadata import version

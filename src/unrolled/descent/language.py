@@ -784,6 +784,17 @@ def _claims() -> Iterator[Claim]:
 NAMES = {"erm": "ERM", "deep": "deep supervision"}
 CLAIMS = tuple(_claims())
 
+SEARCHED = LanguageSettings(
+    learning_rate=3e-3,
+    deep_learning_rate=1e-3,
+    constrained_learning_rate=3e-3,
+    cumulative_learning_rate=1e-3,
+    dual_step=0.005,
+    exact_dual_step=0.005,
+    cumulative_dual_step=0.005,
+)
+"""The rates and dual steps that `unrolled.descent.language_search` chose."""
+
 EXPERIMENT = Experiment(
     name="descent.language",
     summary="Fine-tune a language model by each method; read its layers, and compare likelihoods.",
@@ -814,15 +825,7 @@ EXPERIMENT = Experiment(
         ),
         # The committed evidence: each method with the best of its four trials; about two minutes a
         # run on one core.
-        "laptop": LanguageSettings(
-            learning_rate=3e-3,
-            deep_learning_rate=1e-3,
-            constrained_learning_rate=3e-3,
-            cumulative_learning_rate=1e-3,
-            dual_step=0.005,
-            exact_dual_step=0.005,
-            cumulative_dual_step=0.005,
-        ),
+        "laptop": SEARCHED,
         # SmolLM2 once more, at the size of one 16 GB GPU, with the rates and dual steps that
         # `descent.language_search` chose for the preset laptop; they were not searched again.
         # Llama 3.1 8B is not for a card of this size: its weights alone are 16 GB in bfloat16. Of
@@ -831,17 +834,11 @@ EXPERIMENT = Experiment(
         # model=llama --set size=1b --set folder=FOLDER --set layers=0,4,8,12,16` and rates of 1e-4,
         # our choice: the chapter has the whole line. It is planned at nine times the hours.
         # Plan, the longest unit: 1 x T4 0.011 h, 1 x A100 0.0022 h.
-        "colab": LanguageSettings(
+        "colab": replace(
+            SEARCHED,
             steps=600,
             batch_size=16,
             length=128,
-            learning_rate=3e-3,
-            deep_learning_rate=1e-3,
-            constrained_learning_rate=3e-3,
-            cumulative_learning_rate=1e-3,
-            dual_step=0.005,
-            exact_dual_step=0.005,
-            cumulative_dual_step=0.005,
             gammas=(0.0, 0.5, 1.0, 1.5, 2.0),
             train_texts=60,
             test_texts=8,
@@ -853,7 +850,8 @@ EXPERIMENT = Experiment(
         # by AlpacaEval (`unrolled.descent.alpaca`). Our choice: texts, layers, rank, steps, rates
         # and share; the dual steps are those that the search chose for SmolLM2.
         # Plan, the longest unit: 1 x A100 2.3 h, 8 x H100 0.091 h.
-        "paper": LanguageSettings(
+        "paper": replace(
+            SEARCHED,
             model="llama",
             layers=(0, 4, 8, 12, 16, 20, 24, 28, 32),
             read_every=1,
@@ -864,9 +862,7 @@ EXPERIMENT = Experiment(
             learning_rate=1e-4,
             deep_learning_rate=1e-4,
             constrained_learning_rate=1e-4,
-            dual_step=0.005,
-            exact_dual_step=0.005,
-            cumulative_dual_step=0.005,
+            cumulative_learning_rate=1e-4,
             gammas=(0.0, 0.5, 1.0, 1.5, 2.0),
             train_texts=16,
             test_texts=8,
