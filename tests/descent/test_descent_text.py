@@ -175,6 +175,32 @@ def test_claims_are_judged_from_rows(rows):
     assert little.judge(worse).kind == "not seen"
 
 
+def test_each_form_is_judged_under_noise_by_its_own_rows():
+    areas = {"erm": 0.6, "deep": 0.7, "exact": 0.5, "proxy": 0.65, "cumulative": 0.8}
+    made = [
+        {
+            "method": method,
+            "readout": "mean",
+            "training_noise": 0.0,
+            "seed": seed,
+            **dict.fromkeys(("area_gaussian", "high_gaussian"), area + 0.01 * seed),
+        }
+        for seed in range(5)
+        for method, area in areas.items()
+    ]
+    names = {"exact": "Constrained", "proxy": "The proxy form", "cumulative": "The cumulative form"}
+    for method, name in names.items():
+        for rival, shown in text.RIVALS.items():
+            found = {
+                claim.judge(made).kind
+                for claim in EXPERIMENT.claims
+                if claim.statement.startswith(name) and f"than {shown} " in claim.statement
+                if "Gaussian)" in claim.statement or "(gaussian" in claim.statement
+            }
+            better = areas[method] > areas[rival]
+            assert found == {"reproduced" if better else "not seen"}, (method, rival)
+
+
 # --- scores -------------------------------------------------------------------------------------
 
 

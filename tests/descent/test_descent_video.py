@@ -237,3 +237,19 @@ def test_claims_compare_with_erm_and_with_deep_supervision(rows):
         if "dust, proxy: l" in c.statement
     }
     assert list(found.values()) == ["reproduced", "not seen"]
+
+
+def test_a_small_cost_is_one_within_the_allowance():
+    for extra, kind in (
+        (-0.1, "reproduced"),
+        (0.0, "reproduced"),
+        (2 * video.ALLOWANCE, "not seen"),
+    ):
+        made = [
+            {"seed": s, "network": "dust", "method": m, "rmse": 0.5 + 0.01 * s + added}
+            for s in range(5)
+            for m, added in (("erm", 0.0), ("proxy", extra))
+        ]
+        (claim,) = (c for c in EXPERIMENT.claims if "dust, proxy: costs at most" in c.statement
+                    and "ERM" in c.statement)  # fmt: skip
+        assert claim.judge(made).kind == kind

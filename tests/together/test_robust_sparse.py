@@ -9,7 +9,7 @@ import torch
 from unrolled.experiment import no_report
 from unrolled.horst.compositions import Tuned
 from unrolled.horst.sparsity import prunable_weights
-from unrolled.results import comparison_table
+from unrolled.results import committed, comparison_table
 from unrolled.together import robust_search, robust_sparse
 from unrolled.together.compression import dense_steps
 from unrolled.together.interaction import margin
@@ -170,6 +170,13 @@ def test_features_that_all_say_the_same_are_averaged():
     assert needle < expected < flat
     with pytest.raises(ValueError, match="weights"):
         robust_sparse.averaged_accuracy(torch.zeros(3), signal, spread, gamma)
+
+
+def test_the_laptop_preset_has_the_values_that_the_committed_search_chose():
+    trials = committed("together.robust_search")
+    laptop = EXPERIMENT.presets["laptop"]
+    for name in laptop.optimizers:
+        assert getattr(laptop, name) == robust_search.best_values(trials, name)
 
 
 def test_the_search_gives_each_optimizer_as_many_trials_and_looks_at_no_noise():

@@ -14,7 +14,7 @@ from unrolled.horst.compositions import OPTIMIZERS, Tuned, build_optimizer
 from unrolled.horst.search import SEEDS_APART, points
 from unrolled.horst.sparsity import prunable_weights
 from unrolled.looped.model import build
-from unrolled.results import comparison_table
+from unrolled.results import committed, comparison_table
 from unrolled.together import sparse_loops, sparse_search
 from unrolled.together.sparse_loops import (
     EXPERIMENT,
@@ -275,6 +275,12 @@ def test_one_loop_is_measured_once_and_every_cell_is_there():
             assert shares == (
                 list(product(LAPTOP.rate_factors, LAPTOP.sparsities)) if there else []
             )
+
+
+def test_the_laptop_preset_has_the_values_that_the_committed_search_chose():
+    trials = committed("together.sparse_search")
+    for name in LAPTOP.optimizers:
+        assert getattr(LAPTOP, name) == sparse_search.best_values(trials, name)
 
 
 def test_a_rate_factor_scales_the_rate_of_the_blocks_alone(monkeypatch):
