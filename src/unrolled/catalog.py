@@ -25,6 +25,7 @@ EXPERIMENTS = {
     "descent.search": "unrolled.descent.search",
     "descent.text": "unrolled.descent.text",
     "descent.text_ablation": "unrolled.descent.text_ablation",
+    "descent.pairs": "unrolled.descent.pairs",
     "descent.video": "unrolled.descent.video",
     "descent.language": "unrolled.descent.language",
     "descent.language_search": "unrolled.descent.language_search",

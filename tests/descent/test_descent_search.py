@@ -1,11 +1,11 @@
-"""The experiments `descent.search` and `descent.text_ablation`: equal grids, one change each."""
+"""The experiments that search, ablate and pair texts: equal grids, one change each."""
 
 from collections import Counter
 from dataclasses import asdict
 
 import pytest
 
-from unrolled.descent import search, text_ablation
+from unrolled.descent import pairs, search, text_ablation
 from unrolled.descent.search import best_trial
 
 pytest.importorskip("transformers")
@@ -67,3 +67,29 @@ def test_ablation_rows_are_rows_of_the_text():
     for row in rows:
         assert 0 <= row["area_gaussian"] <= 1
         assert ("multiplier_by_layer" in row) == (row["method"] != "erm")
+
+
+def test_pairs_give_each_method_the_same_rate_and_steps():
+    settings = pairs.EXPERIMENT.presets["laptop"]
+    assert (settings.task, settings.learning_rate) == ("plots", settings.deep_learning_rate)
+    methods = [case["method"] for case in pairs.EXPERIMENT.cases(settings)]
+    assert methods == ["erm", "deep", "exact", "proxy"]
+    rows = pairs.EXPERIMENT.run("smoke", 0, progress=False)
+    assert len({row["learning_rate"] for row in rows}) == len({row["steps"] for row in rows}) == 1
+
+
+def test_claims_about_pairs_are_judged_on_the_side_that_they_name():
+    good = {"test_ascents": 0, "test_monotone": True, "test_loss": 0.6}
+    good |= {"area_gaussian": 0.7, "test_accuracy": 0.7}
+    bad = {"test_ascents": 3, "test_monotone": False, "test_loss": 0.7}
+    bad |= {"area_gaussian": 0.6, "test_accuracy": 0.6}
+    sides = {"erm": bad, "deep": bad, "exact": good, "proxy": good}
+    rows = [{"method": m, "seed": s} | side for m, side in sides.items() for s in range(3)]
+    claims = pairs.EXPERIMENT.claims
+    assert {claim.judge(rows).kind for claim in claims} == {"reproduced"}
+    for method in ("exact", "proxy"):
+        worst = bad | {"test_accuracy": 0.5}
+        worse = [row | worst if row["method"] == method else row for row in rows]
+        name = {"exact": "Constrained", "proxy": "The proxy form"}[method]
+        failing = {c.statement for c in claims if c.judge(worse).kind == "not seen"}
+        assert failing == {c.statement for c in claims if c.statement.startswith(name)}
