@@ -7,7 +7,7 @@ pytest.importorskip("transformers")
 
 import transformers
 
-from unrolled.descent.language import LLAMA_8B, SMOLLM2
+from unrolled.descent.language import LLAMA_1B, LLAMA_8B, SMOLLM2
 from unrolled.descent.networks import UT
 from unrolled.horst.vit import DEIT_BASE, DEIT_SMALL, DEIT_TINY, ViT
 from unrolled.looped.model import BASE, INJECTIONS, SMALL, LoopedTransformer
@@ -38,6 +38,13 @@ HUGGING_FACE = {
         "AutoModelForCausalLM",
         8_030_261_248,
         8_030,
+    ),
+    # The card of Llama 3.2 1B: 1.23 billion, which it cuts off and does not round
+    "Llama 3.2 1B": (
+        transformers.LlamaConfig(**LLAMA_1B),
+        "AutoModelForCausalLM",
+        1_235_814_400,
+        1_236,
     ),
     # The card of SmolLM2-135M
     "SmolLM2-135M": (
