@@ -487,8 +487,8 @@ print("test loss by layer:", *(f"{loss:.3f}" for loss in row["test_loss_by_layer
 
 # %% [markdown]
 # In our run shared words order the pairs only somewhat better than a coin, and after six steps the encoder's loss is about that of a coin at every layer. That is machinery, not evidence. A head that must compare two texts has more to learn than one that looks for praise: in a pilot of one seed, at the rate of the reviews and with dropout, the
-# encoder stayed at the coin. So this task has an experiment of its own, `descent.pairs`, with a rate that was chosen with ERM on validation pairs, without dropout, the same for all methods. It asks the harder question of this chapter: what does descent cost where the first layers *cannot* know anything, because attention has
-# not yet compared the texts? Beware of the way out that {eq}`eq-descent-sabotage` names: a layer that knows nothing can still be made worse than a coin. It has no rows yet, so its claims stand as **not attempted**.
+# encoder stayed at the coin. So this task has an experiment of its own, `descent.pairs`, with a rate that was chosen with ERM on validation pairs, without dropout, the same for all methods. It asks the harder question of this chapter: what does descent cost where the embedding *cannot* know anything, because attention has
+# not yet compared the texts, and the layers after it know little? Beware of the way out that {eq}`eq-descent-sabotage` names: a layer that knows nothing can still be made worse than a coin. It has no rows yet, so its claims stand as **not attempted**.
 #
 # ```
 # python -m unrolled run descent.pairs --preset laptop

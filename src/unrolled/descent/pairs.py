@@ -1,10 +1,10 @@
-r"""Pairs: constraints of descent where nothing can be read off early layers.
+r"""Pairs: constraints of descent where nothing can be read off the embedding.
 
 Each unit is a run of `unrolled.descent.text` on the task ``plots``: does this review belong to this
 plot? Neither text alone tells anything about the label, so a layer can only know it after attention
 has compared the two. All methods have the same rate, which was chosen with ERM; they see the same
 batches and as many steps; and the constraint has the share and the dual step that the reviews gave
-it. A run of the preset laptop takes about 10.5 minutes of one core.
+it. A run of the preset laptop takes about 11 minutes of one core.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ EXPERIMENT = Experiment(
     presets={
         # All code paths in seconds, on random tokens; no claim.
         "smoke": replace(text.SMOKE, **ONLY, methods=METHODS),
-        # The committed evidence. The rates of the reviews leave the encoder at chance here; this
-        # one was chosen with ERM on validation pairs, and all methods have it.
+        # For the evidence. The rate of the reviews left the encoder at chance in a pilot of one
+        # seed; this one was chosen with ERM on validation pairs, and all methods have it.
         "laptop": TextSettings(
             **ONLY,
             task="plots",
