@@ -80,9 +80,9 @@ def test_pairs_give_each_method_the_same_rate_and_steps():
 
 def test_claims_about_pairs_are_judged_on_the_side_that_they_name():
     good = {"test_ascents": 0, "test_monotone": True, "test_loss": 0.6}
-    good |= {"area_gaussian": 0.7, "test_accuracy": 0.7}
+    good |= {"area_gaussian": 0.7, "test_accuracy": 0.7, "test_loss_by_layer": [0.8, 0.6]}
     bad = {"test_ascents": 3, "test_monotone": False, "test_loss": 0.7}
-    bad |= {"area_gaussian": 0.6, "test_accuracy": 0.6}
+    bad |= {"area_gaussian": 0.6, "test_accuracy": 0.6, "test_loss_by_layer": [0.7, 0.7]}
     sides = {"erm": bad, "deep": bad, "exact": good, "proxy": good}
     rows = [{"method": m, "seed": s} | side for m, side in sides.items() for s in range(3)]
     claims = pairs.EXPERIMENT.claims
