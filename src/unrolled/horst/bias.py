@@ -29,6 +29,7 @@ from torch import Tensor
 from unrolled.experiment import Case, Experiment, Report
 from unrolled.horst.margins import max_margin, min_norm, normalised_margin
 from unrolled.horst.operators import (
+    CLAMP,
     Operator,
     State,
     adam,
@@ -237,7 +238,7 @@ def step_of(
     if case["mirror"] != "ham":
         return half, state
     exponent = -rate * (case["alpha"] * half.sign() * u + case["beta"])
-    return half * exponent.clamp(-5, 5).exp(), state
+    return half * exponent.clamp(-CLAMP, CLAMP).exp(), state
 
 
 def solve(
