@@ -41,6 +41,7 @@ from unrolled.training import (
     NonFiniteError,
     OptimizerConfig,
     TrainingConfig,
+    after_step,
     fit,
 )
 from unrolled.transformer import TransformerConfig
@@ -315,6 +316,25 @@ def test_warm_up_and_decay_must_fit():
     TrainingConfig(steps=10, batch_size=1, schedule="trapezoid", warmup_steps=8)
     with pytest.raises(ValueError, match="at most 8"):
         TrainingConfig(steps=10, batch_size=1, schedule="trapezoid", warmup_steps=9)
+
+
+def test_after_a_step_it_reports_then_acts_in_turn_and_puts_together_what_was_found():
+    told, steps = [], []
+
+    def clip(step):
+        steps.append(step.step)
+
+    def look(step):
+        return {"seen": float(step.step)}
+
+    def look_again(step):
+        return {"seen": -float(step.step), "more": 1.0}
+
+    hook = after_step(lambda *at: told.append(at), None, clip, look, look_again)
+    _, run = fit_tiny(hooks={"on_step": hook}, steps=3)
+    assert (told, steps) == ([(1, 3), (2, 3), (3, 3)], [0, 1, 2])
+    assert run.diagnostics["seen"] == [0.0, -1.0, -2.0]
+    assert run.diagnostics["more"] == [1.0] * 3
 
 
 def test_wrong_kinds_of_arguments_are_named():

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,11 +19,33 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from unrolled.provenance import threads
 from unrolled.results import Row, mean_ci
 
-__all__ = ["compare_memory", "compare_times", "peak_memory", "side_by_side"]
+__all__ = ["compare_memory", "compare_times", "peak_memory", "prepared", "side_by_side"]
 
 Work = Callable[[], Any]
+
+
+@contextmanager
+def prepared(presets: Mapping[str, Any], preset: str) -> Iterator[Any]:
+    """Give the settings of a preset; inside, torch has one thread, but for the preset ``colab``.
+
+    Raises
+    ------
+    ValueError
+        If there is no such preset.
+
+    Examples
+    --------
+    >>> with prepared({"smoke": 3}, "smoke") as settings:
+    ...     settings, torch.get_num_threads()
+    (3, 1)
+    """
+    if preset not in presets:
+        raise ValueError(f"unknown preset {preset!r}; allowed: {', '.join(presets)}")
+    with threads(None if preset == "colab" else 1):
+        yield presets[preset]
 
 
 def side_by_side(

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -40,11 +40,14 @@ __all__ = [
     "NonFiniteError",
     "OptimizerConfig",
     "Preempted",
+    "RunSettings",
     "Stateful",
     "StepReport",
     "TrainingConfig",
+    "after_step",
     "build_optimizers",
     "fit",
+    "training_of",
 ]
 
 PRECISIONS = ("no", "bf16", "fp16")
@@ -165,8 +168,63 @@ class TrainingConfig:
         require(self.seed is None or _is_whole(self.seed), "seed", self.seed, "None or an integer")
 
 
+def after_step(
+    report: Callable[[int, int], None],
+    *actions: Callable[[StepReport], Mapping[str, Any] | None] | None,
+) -> Callable[[StepReport], dict[str, Any]]:
+    """Return an ``on_step`` of `fit`: tell how far the run is, then take each action in turn.
+
+    Parameters
+    ----------
+    report
+        Called with the number of steps that are done, and that there are.
+    actions
+        What they return is put together; None is no action.
+    """
+
+    def on_step(step: StepReport) -> dict[str, Any]:
+        report(step.step + 1, step.steps)
+        found: dict[str, Any] = {}
+        for action in filter(None, actions):
+            found |= action(step) or {}
+        return found
+
+    return on_step
+
+
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+class RunSettings(Protocol):
+    """What the training of an experiment needs to know of its settings."""
+
+    steps: int
+    batch_size: int
+    mixed_precision: str
+
+
+def training_of(
+    settings: RunSettings, schedule: str, *, warmup_steps: int = 0, decay_fraction: float = 0.2
+) -> TrainingConfig:
+    """Return the configuration of a run of an experiment, which shows its progress elsewhere.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> settings = SimpleNamespace(steps=100, batch_size=8, mixed_precision="no")
+    >>> training_of(settings, "cosine", warmup_steps=5).warmup_steps
+    5
+    """
+    return TrainingConfig(
+        steps=settings.steps,
+        batch_size=settings.batch_size,
+        schedule=schedule,
+        warmup_steps=warmup_steps,
+        decay_fraction=decay_fraction,
+        mixed_precision=settings.mixed_precision,
+        progress=False,
+    )
 
 
 def fit(

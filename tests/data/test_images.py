@@ -41,7 +41,7 @@ def test_pixels_and_labels_are_those_of_the_files(clothes):
     """Read once more by hand: a header of 16 or 8 bytes, then bytes."""
     raw = {file.name: gzip.decompress(fetch(file).read_bytes()) for file in FASHION_MNIST}
     test = np.frombuffer(raw["fashion_mnist/t10k-images-idx3-ubyte.gz"], np.uint8, offset=16)
-    assert np.array_equal(clothes.grey["test"].ravel(), test)
+    assert np.array_equal(clothes.pixels["test"].ravel(), test)
     labels = np.frombuffer(raw["fashion_mnist/train-labels-idx1-ubyte.gz"], np.uint8, offset=8)
     assert np.array_equal(clothes.labels_of["validation"], labels[::12])
     assert np.array_equal(clothes.labels_of["train"], np.delete(labels, np.arange(0, 60_000, 12)))
@@ -53,7 +53,7 @@ def test_units_are_those_of_the_training_split(clothes):
     assert train.mean().item() == pytest.approx(0, abs=1e-4)
     assert train.std().item() == pytest.approx(1, abs=1e-4)
     back = clothes.images("test")[:5, 0] * clothes.std + clothes.mean
-    assert np.array_equal(back.round().numpy().astype(np.uint8), clothes.grey["test"][:5])
+    assert np.array_equal(back.round().numpy().astype(np.uint8), clothes.pixels["test"][:5])
 
 
 def test_the_readme_names_files_and_sums():
@@ -140,3 +140,43 @@ def test_bad_values_are_named():
         numbered(3, batch_size=1, seed=0, parts=0)
     with pytest.raises(ValueError, match="images and labels are"):
         ImageBatches(torch.zeros(2, 1, 4, 4), torch.zeros(3), 1, 0)
+
+
+def test_channels_are_z_scored_by_the_training_split():
+    random = np.random.default_rng(0)
+    pixels = {
+        split: random.integers(0, 256, (50, 4, 4, 3), np.uint8) for split in ("train", "test")
+    }
+    pixels["train"][..., 2] //= 4
+    labels = {split: np.arange(50) % 2 for split in pixels}
+    images = LabelledImages("tiny", ("a", "b"), pixels, labels)
+    train = images.images("train").double()
+    assert train.mean(dim=(0, 2, 3)).tolist() == pytest.approx([0, 0, 0], abs=1e-5)
+    assert train.std(dim=(0, 2, 3), correction=0).tolist() == pytest.approx([1, 1, 1], abs=1e-5)
+    other = LabelledImages("tiny", ("a", "b"), {**pixels, "test": pixels["train"]}, labels)
+    assert torch.equal(other.images("train"), images.images("train"))
+    assert other.content_hash != images.content_hash
+
+
+@pytest.mark.parametrize(
+    ("pixels", "labels", "message"),
+    [
+        (np.zeros((2, 4, 4, 2), np.uint8), [0, 1], r"must be \(n, H, W\[, 3\]\)"),
+        (np.zeros((2, 4, 4, 3), np.float32), [0, 1], "must be"),
+        (np.zeros((2, 4, 4, 3), np.uint8), [0], "must be"),
+        (np.zeros((2, 4, 4, 3), np.uint8), [0, 2], "from 0 to 1"),
+    ],
+)
+def test_what_does_not_fit_is_refused(pixels, labels, message):
+    with pytest.raises(ValueError, match=message):
+        LabelledImages("tiny", ("a", "b"), {"train": pixels}, {"train": np.array(labels)})
+    fine = np.zeros((1, 4, 4, 3), np.uint8)
+    with pytest.raises(ValueError, match="split is 'test'"):
+        LabelledImages("t", ("a",), {"train": fine}, {"train": np.zeros(1, int)}).labels("test")
+    with pytest.raises(ValueError, match="labels_of has"):
+        LabelledImages("t", ("a",), {"train": fine}, {})
+    with pytest.raises(ValueError, match="classes are 257"):
+        LabelledImages("t", ("a",) * 257, {"train": fine}, {"train": np.zeros(1, int)})
+    both, zeros = {"train": fine, "test": fine[..., 0]}, np.zeros(1, int)
+    with pytest.raises(ValueError, match="other channels"):
+        LabelledImages("t", ("a",), both, {"train": zeros, "test": zeros})

@@ -14,7 +14,7 @@ from PIL import Image
 
 from unrolled.data.fetch import FetchError, OfflineError
 from unrolled.data.images import ImageBatches
-from unrolled.data.pictures import ColourImages, cifar10, cifar100, imagenet_1k
+from unrolled.data.pictures import cifar10, cifar100, imagenet_1k
 
 torchvision = pytest.importorskip("torchvision")
 from torchvision.datasets import CIFAR10, CIFAR100, imagenet  # noqa: E402
@@ -147,44 +147,6 @@ def test_an_archive_is_fetched_and_unpacked(authors, cache, tmp_path, monkeypatc
     (cache / "cifar10" / "cifar-10-batches-py" / "test_batch").unlink()
     with pytest.raises(FetchError, match="could not be fetched"):
         cifar10()
-
-
-# Images in colour
-
-
-def test_channels_are_z_scored_by_the_training_split():
-    random = np.random.default_rng(0)
-    pixels = {
-        split: random.integers(0, 256, (50, 4, 4, 3), np.uint8) for split in ("train", "test")
-    }
-    pixels["train"][..., 2] //= 4
-    labels = {split: np.arange(50) % 2 for split in pixels}
-    images = ColourImages("tiny", ("a", "b"), pixels, labels)
-    train = images.images("train").double()
-    assert train.mean(dim=(0, 2, 3)).tolist() == pytest.approx([0, 0, 0], abs=1e-5)
-    assert train.std(dim=(0, 2, 3), correction=0).tolist() == pytest.approx([1, 1, 1], abs=1e-5)
-    other = ColourImages("tiny", ("a", "b"), {**pixels, "test": pixels["train"]}, labels)
-    assert torch.equal(other.images("train"), images.images("train"))
-    assert other.content_hash != images.content_hash
-
-
-@pytest.mark.parametrize(
-    ("pixels", "labels", "message"),
-    [
-        (np.zeros((2, 4, 4), np.uint8), [0, 1], r"must be \(n, H, W, 3\)"),
-        (np.zeros((2, 4, 4, 3), np.float32), [0, 1], "must be"),
-        (np.zeros((2, 4, 4, 3), np.uint8), [0], "must be"),
-        (np.zeros((2, 4, 4, 3), np.uint8), [0, 2], "from 0 to 1"),
-    ],
-)
-def test_what_does_not_fit_is_refused(pixels, labels, message):
-    with pytest.raises(ValueError, match=message):
-        ColourImages("tiny", ("a", "b"), {"train": pixels}, {"train": np.array(labels)})
-    fine = np.zeros((1, 4, 4, 3), np.uint8)
-    with pytest.raises(ValueError, match="split is 'test'"):
-        ColourImages("t", ("a",), {"train": fine}, {"train": np.zeros(1, int)}).labels("test")
-    with pytest.raises(ValueError, match="labels_of has"):
-        ColourImages("t", ("a",), {"train": fine}, {})
 
 
 # ImageNet

@@ -1,8 +1,9 @@
 """Real images with labels: Fashion-MNIST, split, batched and augmented.
 
 `fashion_mnist` fetches the images; `ImageBatches` deals them out as a pure function of (seed,
-step), with the transforms of `torchvision.transforms.v2`. Shapes: B images of H x W grey pixels as
-(B, 1, H, W). Units: mean 0 and standard deviation 1 over all pixels of the training split.
+step), with the transforms of `torchvision.transforms.v2`. Shapes: B images of H x W pixels in C
+channels as (B, C, H, W). Units: mean 0 and standard deviation 1 over the training split, in each
+channel.
 """
 
 from __future__ import annotations
@@ -92,16 +93,16 @@ VALIDATION_EVERY = 12  # every twelfth image of the published training set
 
 @dataclass(frozen=True, eq=False)
 class LabelledImages:
-    """Images with labels and their provenance.
+    """Images with labels and their provenance, grey or in colour; C is their 1 or 3 channels.
 
     Parameters
     ----------
     name : str
         Short name, used in result rows.
     classes : tuple of str
-        Name of each label.
-    grey : dict of str to ndarray
-        Of each split, (n, H, W) uint8.
+        Name of each label, at most 256.
+    pixels : dict of str to ndarray
+        Of each split, (n, H, W) or (n, H, W, 3) uint8.
     labels_of : dict of str to ndarray
         Of each split, (n,).
     licence, source, attribution : str
@@ -114,51 +115,66 @@ class LabelledImages:
 
     Examples
     --------
-    >>> grey = {"train": np.arange(8, dtype=np.uint8).reshape(2, 2, 2)}
-    >>> tiny = LabelledImages("tiny", ("a", "b"), grey, {"train": np.array([0, 1])})
+    >>> pixels = {"train": np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3)}
+    >>> tiny = LabelledImages("tiny", ("a", "b"), pixels, {"train": np.array([0, 1])})
     >>> tiny.images("train").shape, tiny.labels("train")
-    (torch.Size([2, 1, 2, 2]), tensor([0, 1]))
+    (torch.Size([2, 3, 2, 2]), tensor([0, 1]))
     """
 
     name: str
     classes: tuple[str, ...]
-    grey: dict[str, np.ndarray]
+    pixels: dict[str, np.ndarray]
     labels_of: dict[str, np.ndarray]
     licence: str = ""
     source: str = ""
     attribution: str = ""
 
     def __post_init__(self):
-        if self.grey.keys() != self.labels_of.keys() or "train" not in self.grey:
-            raise ValueError(f"labels_of has {sorted(self.labels_of)}, grey {sorted(self.grey)}")
-        for split, images in self.grey.items():
-            labels = self.labels_of[split]
-            if images.dtype != np.uint8 or images.ndim != 3 or len(images) != len(labels):
-                shapes = images.dtype, images.shape, labels.shape
-                raise ValueError(f"{split} is {shapes}, but must be (n, H, W) uint8 and (n,)")
-            if not np.isin(labels, range(len(self.classes))).all():
-                raise ValueError(f"labels_of[{split!r}] must be from 0 to {len(self.classes) - 1}")
+        if not 1 <= len(self.classes) <= 256:
+            raise ValueError(f"classes are {len(self.classes)}, but must be from 1 to 256")
+        if self.pixels.keys() != self.labels_of.keys() or "train" not in self.pixels:
+            raise ValueError(
+                f"labels_of has {sorted(self.labels_of)}, pixels {sorted(self.pixels)}"
+            )
+        sides = {images.shape[3:] for images in self.pixels.values()}
+        if len(sides) > 1:
+            raise ValueError(f"pixels has splits with other channels than others: {sides}")
+        for split, images in self.pixels.items():
+            self._check_split(split, images, self.labels_of[split])
+
+    def _check_split(self, split: str, images: np.ndarray, labels: np.ndarray) -> None:
+        is_image = images.ndim == 3 or images.shape[3:] == (3,)
+        if images.dtype != np.uint8 or not is_image or len(images) != len(labels):
+            found = images.dtype, images.shape, labels.shape
+            raise ValueError(f"{split} is {found}, but must be (n, H, W[, 3]) uint8 and (n,)")
+        if not np.isin(labels, range(len(self.classes))).all():
+            raise ValueError(f"labels_of[{split!r}] must be from 0 to {len(self.classes) - 1}")
 
     @property
     def splits(self) -> tuple[str, ...]:
         """The splits that there are."""
-        return tuple(split for split in SPLITS if split in self.grey)
+        return tuple(split for split in SPLITS if split in self.pixels)
 
     @cached_property
-    def mean(self) -> float:
-        """Mean grey level of the training split."""
-        return float(self.grey["train"].mean())
+    def mean(self) -> Tensor:
+        """Mean of each channel of the training split, (C, 1, 1) float32."""
+        return self._by_channel(self.pixels["train"].mean(axis=(0, 1, 2), dtype=np.float64))
 
     @cached_property
-    def std(self) -> float:
-        """Standard deviation of the grey levels of the training split."""
-        return float(self.grey["train"].std(dtype=np.float64))
+    def std(self) -> Tensor:
+        """Standard deviation of each channel of the training split, (C, 1, 1) float32."""
+        return self._by_channel(self.pixels["train"].std(axis=(0, 1, 2), dtype=np.float64))
+
+    @staticmethod
+    def _by_channel(values: np.ndarray) -> Tensor:
+        return torch.as_tensor(values, dtype=torch.float32).reshape(-1, 1, 1)
 
     def images(self, split: str) -> Tensor:
-        """Return the images of a split, (n, 1, H, W) float32 with the units of the module."""
+        """Return the images of a split, z-scored by channel, (n, C, H, W) float32."""
         self._check(split)
-        pixels = torch.from_numpy(self.grey[split])[:, None].float()
-        return (pixels - self.mean) / self.std
+        pixels = torch.from_numpy(self.pixels[split]).float()
+        pixels = pixels[:, None] if pixels.ndim == 3 else pixels.permute(0, 3, 1, 2)
+        return ((pixels - self.mean) / self.std).contiguous()
 
     def labels(self, split: str) -> Tensor:
         """Return the labels of a split, (n,) int64."""
@@ -174,8 +190,8 @@ class LabelledImages:
         """SHA-256 of all images and labels with their splits. Equal hashes mean equal sets."""
         digest = hashlib.sha256()
         for split in self.splits:
-            digest.update(f"{split} {self.grey[split].shape}\n".encode())
-            digest.update(np.ascontiguousarray(self.grey[split]).tobytes())
+            digest.update(f"{split} {self.pixels[split].shape}\n".encode())
+            digest.update(np.ascontiguousarray(self.pixels[split]).tobytes())
             digest.update(self.labels_of[split].astype(np.uint8).tobytes())
         return digest.hexdigest()
 
@@ -204,12 +220,12 @@ def fashion_mnist() -> LabelledImages:
     published = _published()
     held_out = np.arange(len(published["train-labels"])) % VALIDATION_EVERY == 0
     splits = {"train": ("train", ~held_out), "validation": ("train", held_out)}
-    grey = {name: published[f"{part}-images"][rows] for name, (part, rows) in splits.items()}
+    pixels = {name: published[f"{part}-images"][rows] for name, (part, rows) in splits.items()}
     labels = {name: published[f"{part}-labels"][rows] for name, (part, rows) in splits.items()}
     return LabelledImages(
         name="fashion_mnist",
         classes=CLASSES,
-        grey={**grey, "test": published["t10k-images"]},
+        pixels={**pixels, "test": published["t10k-images"]},
         labels_of={**labels, "test": published["t10k-labels"]},
         licence="MIT",
         source=FASHION_MNIST[0].sources[0].reference,
@@ -271,7 +287,7 @@ class ImageBatches:
     Parameters
     ----------
     images : Tensor
-        (n, 1, H, W).
+        (n, C, H, W).
     labels : Tensor
         (n,).
     batch_size : int
@@ -312,7 +328,7 @@ class ImageBatches:
         return ShuffledBatches(len(self.labels), self.batch_size, self.seed)(step)
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return images (B, 1, H, W) and labels (B,) of a step."""
+        """Return images (B, C, H, W) and labels (B,) of a step."""
         places = self.places(step)
         images = self.images[places]
         if self.transform is not None:

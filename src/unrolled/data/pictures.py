@@ -1,23 +1,19 @@
 """Images in colour: CIFAR-10 and CIFAR-100 in memory, ImageNet-1k from a folder.
 
-CIFAR comes as `ColourImages`, which has the methods of `unrolled.data.images.LabelledImages` and
-feeds `unrolled.data.images.ImageBatches`. ImageNet does not fit into memory: `imagenet_1k` returns
+CIFAR comes as `unrolled.data.images.LabelledImages`, which feeds
+`unrolled.data.images.ImageBatches`. ImageNet does not fit into memory: `imagenet_1k` returns
 the data sets of `torchvision`, which read an image when it is asked for. Shapes: B images of
 H x W pixels in three channels as (B, 3, H, W), red, green, blue.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
 from unrolled.data._extra import need
@@ -30,9 +26,9 @@ from unrolled.data.fetch import (
     offline,
     require_space,
 )
-from unrolled.data.text import SPLITS
+from unrolled.data.images import LabelledImages
 
-__all__ = ["ColourImages", "ImageFolders", "cifar10", "cifar100", "imagenet_1k"]
+__all__ = ["ImageFolders", "cifar10", "cifar100", "imagenet_1k"]
 
 VALIDATION_EVERY = 10  # every tenth image published for training
 IMAGENET_VALIDATION_EVERY = 50
@@ -51,101 +47,7 @@ What you can do:
 - or link a folder there that has train/WNID/*.JPEG and val/WNID/*.JPEG."""
 
 
-@dataclass(frozen=True, eq=False)
-class ColourImages:
-    """Images in colour with labels and their provenance.
-
-    Parameters
-    ----------
-    name : str
-        Short name, used in result rows.
-    classes : tuple of str
-        Name of each label.
-    pixels : dict of str to ndarray
-        Of each split, (n, H, W, 3) uint8.
-    labels_of : dict of str to ndarray
-        Of each split, (n,).
-    licence, source, attribution : str
-        Under which terms, from where, and whom to name.
-
-    Raises
-    ------
-    ValueError
-        If images and labels do not fit together.
-
-    Examples
-    --------
-    >>> pixels = {"train": np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3)}
-    >>> tiny = ColourImages("tiny", ("a", "b"), pixels, {"train": np.array([0, 1])})
-    >>> tiny.images("train").shape, tiny.labels("train")
-    (torch.Size([2, 3, 2, 2]), tensor([0, 1]))
-    """
-
-    name: str
-    classes: tuple[str, ...]
-    pixels: dict[str, np.ndarray]
-    labels_of: dict[str, np.ndarray]
-    licence: str = ""
-    source: str = ""
-    attribution: str = ""
-
-    def __post_init__(self):
-        if self.pixels.keys() != self.labels_of.keys() or "train" not in self.pixels:
-            raise ValueError(
-                f"labels_of has {sorted(self.labels_of)}, pixels {sorted(self.pixels)}"
-            )
-        for split, images in self.pixels.items():
-            labels = self.labels_of[split]
-            is_colour = images.ndim == 4 and images.shape[-1] == 3
-            if images.dtype != np.uint8 or not is_colour or len(images) != len(labels):
-                found = images.dtype, images.shape, labels.shape
-                raise ValueError(f"{split} is {found}, but must be (n, H, W, 3) uint8 and (n,)")
-            if not np.isin(labels, range(len(self.classes))).all():
-                raise ValueError(f"labels_of[{split!r}] must be from 0 to {len(self.classes) - 1}")
-
-    @property
-    def splits(self) -> tuple[str, ...]:
-        """The splits that there are."""
-        return tuple(split for split in SPLITS if split in self.pixels)
-
-    @cached_property
-    def mean(self) -> np.ndarray:
-        """Mean of each channel of the training split, (3,)."""
-        return self.pixels["train"].mean(axis=(0, 1, 2), dtype=np.float64)
-
-    @cached_property
-    def std(self) -> np.ndarray:
-        """Standard deviation of each channel of the training split, (3,)."""
-        return self.pixels["train"].std(axis=(0, 1, 2), dtype=np.float64)
-
-    def images(self, split: str) -> Tensor:
-        """Return the images of a split, z-scored by channel, (n, 3, H, W) float32."""
-        self._check(split)
-        mean, std = (torch.tensor(x, dtype=torch.float32) for x in (self.mean, self.std))
-        pixels = torch.from_numpy(self.pixels[split]).float()  # (n, H, W, 3)
-        return ((pixels - mean) / std).permute(0, 3, 1, 2).contiguous()
-
-    def labels(self, split: str) -> Tensor:
-        """Return the labels of a split, (n,) int64."""
-        self._check(split)
-        return torch.from_numpy(self.labels_of[split].astype(np.int64))
-
-    def _check(self, split: str) -> None:
-        if split not in self.splits:
-            raise ValueError(f"split is {split!r}, but {self.name} has {self.splits}")
-
-    @cached_property
-    def content_hash(self) -> str:
-        """SHA-256 of all images and labels with their splits. Equal hashes mean equal sets."""
-        digest = hashlib.sha256()
-        for split in self.splits:
-            digest.update(f"{split} {self.pixels[split].shape}\n".encode())
-            digest.update(np.ascontiguousarray(self.pixels[split]).tobytes())
-            digest.update(self.labels_of[split].astype(np.int64).tobytes())
-        return digest.hexdigest()
-
-
-def cifar10(subset: int | None = None) -> ColourImages:
+def cifar10(subset: int | None = None) -> LabelledImages:
     """Return CIFAR-10: 60,000 images of 32 x 32 pixels in ten classes, by `torchvision`.
 
     Of the 50,000 published for training every tenth is held out for validation. The archive and
@@ -165,12 +67,12 @@ def cifar10(subset: int | None = None) -> ColourImages:
     return _cifar("cifar10", "CIFAR10", subset)
 
 
-def cifar100(subset: int | None = None) -> ColourImages:
+def cifar100(subset: int | None = None) -> LabelledImages:
     """Return CIFAR-100: as `cifar10`, in a hundred classes of 600 images."""
     return _cifar("cifar100", "CIFAR100", subset)
 
 
-def _cifar(name: str, kind: str, subset: int | None) -> ColourImages:
+def _cifar(name: str, kind: str, subset: int | None) -> LabelledImages:
     loader = getattr(need("torchvision.datasets", "reading CIFAR"), kind)
     folder = cache_folder() / name
     with locked(folder):
@@ -184,7 +86,7 @@ def _cifar(name: str, kind: str, subset: int | None) -> ColourImages:
         numbers = numbers[spread(len(numbers), subset)]
         pixels[split] = part.data[numbers]
         labels[split] = np.array(part.targets)[numbers]
-    return ColourImages(
+    return LabelledImages(
         name, tuple(train.classes), pixels, labels, CIFAR_LICENCE, loader.url, CIFAR_ATTRIBUTION
     )
 

@@ -9,14 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unrolled.benchmark import compare_memory, compare_times
+from unrolled.benchmark import compare_memory, compare_times, prepared
 from unrolled.descent import language, text, video
 from unrolled.descent.language import LanguageSettings
 from unrolled.descent.primal_dual import PrimalDual
 from unrolled.descent.readout import layer_readouts
 from unrolled.descent.text import TextSettings
 from unrolled.descent.video import VideoSettings
-from unrolled.provenance import threads
 from unrolled.results import Row
 
 __all__ = ["BENCHMARK", "PRESETS", "BenchmarkSettings", "run"]
@@ -86,10 +85,7 @@ def run(preset: str = "laptop") -> list[Row]:
     ValueError
         If there is no such preset.
     """
-    if preset not in PRESETS:
-        raise ValueError(f"unknown preset {preset!r}; allowed: {', '.join(PRESETS)}")
-    settings = PRESETS[preset]
-    with threads(None if preset == "colab" else 1):
+    with prepared(PRESETS, preset) as settings:
         return [*_on_text(settings), *_on_video(settings), *_on_language(settings)]
 
 

@@ -67,9 +67,10 @@ from unrolled.training import (
     FitResult,
     NonFiniteError,
     OptimizerConfig,
-    StepReport,
     TrainingConfig,
+    after_step,
     fit,
+    training_of,
 )
 from unrolled.transformer import count_parameters, require_count
 
@@ -468,18 +469,12 @@ def trained(
     train = load_texts(settings)["train"]
     places = ShuffledBatches(len(train), settings.batch_size, seed)
     hooks = training_hooks(settings, case)
-    after = hooks.pop("on_step", None)
-
-    def on_step(step: StepReport) -> dict[str, Any]:
-        report(step.step + 1, step.steps)
-        return after(step) if after else {}
-
     run = fit(
         model,
         lambda step: train[places(step)],
         training=training_config(settings),
         optimizer=OptimizerConfig(learning_rate=rate_of(settings, case["method"])),
-        on_step=on_step,
+        on_step=after_step(report, hooks.pop("on_step", None)),
         **hooks,
     )
     return model.eval(), run
@@ -544,15 +539,7 @@ def shape_of(settings: LanguageSettings) -> dict[str, Any]:
 
 def training_config(settings: LanguageSettings) -> TrainingConfig:
     """Return the schedule: warm-up over a tenth, linear decay over the second half."""
-    return TrainingConfig(
-        steps=settings.steps,
-        batch_size=settings.batch_size,
-        schedule="trapezoid",
-        warmup_steps=settings.steps // 10,
-        decay_fraction=0.5,
-        mixed_precision=settings.mixed_precision,
-        progress=False,
-    )
+    return training_of(settings, "trapezoid", warmup_steps=settings.steps // 10, decay_fraction=0.5)
 
 
 # --- columns of a row -----------------------------------------------------------------------------

@@ -72,7 +72,9 @@ from unrolled.training import (
     OptimizerConfig,
     StepReport,
     TrainingConfig,
+    after_step,
     fit,
+    training_of,
 )
 from unrolled.transformer import require_choice
 
@@ -563,12 +565,9 @@ def trained(
 
     hooks = training_hooks(settings, method, model.config.num_hidden_layers, losses_of)
     best = BestWeights(model, validation_loss, settings.validate_every)
-    after = hooks.pop("on_step", None)
 
-    def on_step(step: StepReport) -> dict[str, Any]:
-        report(step.step + 1, step.steps)
-        found = after(step) if after else {}
-        return found | (best.look(step.step, step.steps) if method == "early" else {})
+    def look(step: StepReport) -> dict[str, float]:
+        return best.look(step.step, step.steps) if method == "early" else {}
 
     stateful = hooks.pop("stateful", {}) | ({"best": best} if method == "early" else {})
     torch.manual_seed(seed)
@@ -579,7 +578,7 @@ def trained(
             lambda step: {name: values[places(step)] for name, values in train.items()},
             training=training_config(settings),
             optimizer=OptimizerConfig(learning_rate=rate_of(settings, method)),
-            on_step=on_step,
+            on_step=after_step(report, hooks.pop("on_step", None), look),
             stateful=stateful,
             **hooks,
         )
@@ -633,15 +632,7 @@ def rate_of(settings: TextSettings, method: str) -> float:
 
 def training_config(settings: TextSettings) -> TrainingConfig:
     """Return the schedule: warm-up over a tenth, linear decay over the second half."""
-    return TrainingConfig(
-        steps=settings.steps,
-        batch_size=settings.batch_size,
-        schedule="trapezoid",
-        warmup_steps=settings.steps // 10,
-        decay_fraction=0.5,
-        mixed_precision=settings.mixed_precision,
-        progress=False,
-    )
+    return training_of(settings, "trapezoid", warmup_steps=settings.steps // 10, decay_fraction=0.5)
 
 
 # --- columns of a row ---------------------------------------------------------------------------

@@ -53,6 +53,7 @@ from unrolled.training import (
     OptimizerConfig,
     StepReport,
     TrainingConfig,
+    after_step,
     fit,
 )
 from unrolled.transformer import count_parameters, require_choice
@@ -362,14 +363,11 @@ def trained(
     model = build_network(settings, case["network"])
     hooks = training_hooks(settings, case)
     best = BestWeights(model, partial(validation_loss, model, settings), settings.validate_every)
-    after = hooks.pop("on_step", None)
 
-    def on_step(step: StepReport) -> dict[str, Any]:
-        report(step.step + 1, step.steps)
-        found = after(step) if after else {}
+    def clip_and_look(step: StepReport) -> dict[str, float]:
         if isinstance(model, UT) and (step.step + 1) % 10 == 0:
             model.clip()
-        return found | (best.look(step.step, step.steps) if method == "early" else {})
+        return best.look(step.step, step.steps) if method == "early" else {}
 
     stateful = hooks.pop("stateful", {}) | ({"best": best} if method == "early" else {})
     run = fit(
@@ -377,7 +375,7 @@ def trained(
         batches_at(settings, method, seed),
         training=training_config(settings, method),
         optimizer=OptimizerConfig(learning_rate=rate_of(settings, case["network"], method)),
-        on_step=on_step,
+        on_step=after_step(report, hooks.pop("on_step", None), clip_and_look),
         stateful=stateful,
         **hooks,
     )

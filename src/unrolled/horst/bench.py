@@ -11,13 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from unrolled.benchmark import compare_memory, compare_times
+from unrolled.benchmark import compare_memory, compare_times, prepared
 from unrolled.horst import language
 from unrolled.horst.compositions import Tuned, build_optimizer
 from unrolled.horst.language import LanguageSettings
 from unrolled.horst.optimizers import CHUNK, Ham, Horst
 from unrolled.horst.vit import ViT, ViTConfig
-from unrolled.provenance import threads
 from unrolled.results import Row
 
 __all__ = ["BENCHMARK", "PRESETS", "BenchmarkSettings", "run"]
@@ -107,10 +106,7 @@ def run(preset: str = "laptop") -> list[Row]:
     ValueError
         If there is no such preset.
     """
-    if preset not in PRESETS:
-        raise ValueError(f"unknown preset {preset!r}; allowed: {', '.join(PRESETS)}")
-    settings = PRESETS[preset]
-    with threads(None if preset == "colab" else 1):
+    with prepared(PRESETS, preset) as settings:
         rows = [row for size in settings.sizes for row in _steps(settings, size)]
         return [*rows, *_end_to_end(settings)]
 

@@ -44,7 +44,14 @@ from unrolled.horst.sparsity import (
 )
 from unrolled.results import Claim, Row, Verdict, judge_difference, judge_pairs, select, thin
 from unrolled.settings import added
-from unrolled.training import FitResult, NonFiniteError, StepReport, TrainingConfig, fit
+from unrolled.training import (
+    FitResult,
+    NonFiniteError,
+    TrainingConfig,
+    after_step,
+    fit,
+    training_of,
+)
 from unrolled.transformer import Transformer, TransformerConfig, count_parameters
 
 __all__ = [
@@ -245,17 +252,13 @@ def trained(
     name = case["optimizer"]
     optimizer = build_optimizer(name, getattr(settings, name), model, settings.rest_rate)
 
-    def on_step(step: StepReport) -> dict[str, Any]:
-        report(step.step + 1, step.steps)
-        return {}
-
     run = fit(
         model,
         TokenBatches(train, settings.batch_size, settings.length, seed),
         token_loss,
         training_config(settings),
         [optimizer],
-        on_step=on_step,
+        on_step=after_step(report),
     )
     return model.eval(), run
 
@@ -288,14 +291,7 @@ def token_loss(model: Transformer, batch: tuple[Tensor, Tensor]) -> Tensor:
 
 def training_config(settings: LanguageSettings) -> TrainingConfig:
     """Return the schedule: warm-up over a twentieth, then a cosine."""
-    return TrainingConfig(
-        steps=settings.steps,
-        batch_size=settings.batch_size,
-        schedule="cosine",
-        warmup_steps=settings.steps // 20,
-        mixed_precision=settings.mixed_precision,
-        progress=False,
-    )
+    return training_of(settings, "cosine", warmup_steps=settings.steps // 20)
 
 
 @torch.no_grad()

@@ -56,7 +56,14 @@ from unrolled.results import (
     select,
     thin,
 )
-from unrolled.training import FitResult, NonFiniteError, StepReport, TrainingConfig, fit
+from unrolled.training import (
+    FitResult,
+    NonFiniteError,
+    StepReport,
+    TrainingConfig,
+    fit,
+    training_of,
+)
 from unrolled.transformer import count_parameters
 
 __all__ = [
@@ -434,14 +441,7 @@ def batches_at(settings: VisionSettings, seed: int) -> ImageBatches | FolderBatc
 
 def training_config(settings: VisionSettings) -> TrainingConfig:
     """Return the schedule: warm-up over a twentieth, then a cosine."""
-    return TrainingConfig(
-        steps=settings.steps,
-        batch_size=settings.batch_size,
-        schedule="cosine",
-        warmup_steps=settings.steps // 20,
-        mixed_precision=settings.mixed_precision,
-        progress=False,
-    )
+    return training_of(settings, "cosine", warmup_steps=settings.steps // 20)
 
 
 # --- columns of a row -----------------------------------------------------------------------------

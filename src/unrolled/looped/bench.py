@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from unrolled.benchmark import compare_memory, compare_times
+from unrolled.benchmark import compare_memory, compare_times, prepared
 from unrolled.looped.model import LoopedTransformer, build
-from unrolled.provenance import threads
 from unrolled.results import Row
 from unrolled.transformer import TransformerConfig
 
@@ -81,10 +80,7 @@ def run(preset: str = "laptop") -> list[Row]:
     ValueError
         If there is no such preset.
     """
-    if preset not in PRESETS:
-        raise ValueError(f"unknown preset {preset!r}; allowed: {', '.join(PRESETS)}")
-    settings = PRESETS[preset]
-    with threads(None if preset == "colab" else 1):
+    with prepared(PRESETS, preset) as settings:
         rows = [*_times(settings), *_memories(settings)]
     return [{**row, "num_loops": settings.num_loops} for row in rows]
 

@@ -49,8 +49,10 @@ from unrolled.training import (
     FitResult,
     NonFiniteError,
     OptimizerConfig,
+    RunSettings,
     TrainingConfig,
     fit,
+    training_of,
 )
 from unrolled.transformer import TransformerConfig, count_parameters, flops_per_token
 
@@ -140,13 +142,10 @@ class InstabilitySettings:
         )
 
 
-class Schedule(Protocol):
-    """What a training run needs to know of its settings."""
+class Schedule(RunSettings, Protocol):
+    """What a training run of looped models needs to know of its settings."""
 
-    steps: int
-    batch_size: int
     optimizer: str
-    mixed_precision: str
 
 
 @dataclass(frozen=True)
@@ -325,15 +324,7 @@ def train(
 
 def training_config(settings: Schedule) -> TrainingConfig:
     """Return the schedule of the paper: no warm-up, linear decay over the last fifth, clip 1."""
-    return TrainingConfig(
-        steps=settings.steps,
-        batch_size=settings.batch_size,
-        schedule="trapezoid",
-        decay_fraction=0.2,
-        clip_norm=1.0,
-        mixed_precision=settings.mixed_precision,
-        progress=False,
-    )
+    return training_of(settings, "trapezoid", decay_fraction=0.2)
 
 
 def optimizer_config(settings: Schedule, learning_rate: float) -> OptimizerConfig:

@@ -60,7 +60,7 @@ from unrolled.results import (
 )
 from unrolled.together.exits import Frontier, fixed_losses, frontier
 from unrolled.together.loops import LoopReading, loop_losses, read_loops
-from unrolled.training import FitResult, NonFiniteError, StepReport, fit
+from unrolled.training import FitResult, NonFiniteError, after_step, fit
 from unrolled.transformer import count_parameters, flops_per_token, require_choice
 
 __all__ = [
@@ -244,18 +244,12 @@ def trained(
     if method == "random":
         batch_at = RandomLoops(batch_at, K, seed)
     hooks = training_hooks(settings, case)
-    after = hooks.pop("on_step", None)
-
-    def on_step(step: StepReport) -> dict[str, Any]:
-        report(step.step + 1, step.steps)
-        return after(step) if after else {}
-
     run = fit(
         model,
         batch_at,
         training=instability.training_config(settings),
         optimizer=instability.optimizer_config(settings, case["learning_rate"]),
-        on_step=on_step,
+        on_step=after_step(report, hooks.pop("on_step", None)),
         **hooks,
     )
     model.loss_loops = "last"

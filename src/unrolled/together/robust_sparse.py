@@ -49,7 +49,7 @@ from unrolled.results import Claim, judge_difference, judge_share, thin
 from unrolled.settings import added
 from unrolled.together.compression import Compression, count_weights
 from unrolled.together.interaction import judge_interaction, margin
-from unrolled.training import FitResult, NonFiniteError, StepReport, fit
+from unrolled.training import FitResult, NonFiniteError, after_step, fit
 from unrolled.transformer import require_choice
 
 __all__ = [
@@ -188,14 +188,6 @@ def trained(
     losses_of = partial(text.layer_losses, readout=reading(case)["readout"])
     layers = model.config.num_hidden_layers
     hooks = text.training_hooks(settings.text, case["method"], layers, losses_of)
-    after = hooks.pop("on_step", None)
-
-    def on_step(step: StepReport) -> dict[str, Any]:
-        report(step.step + 1, step.steps)
-        found = after(step) if after else {}
-        compression.after_step(step)
-        return found
-
     train, places = text.batches_of(settings.text)["train"], text.batches_at(settings.text, seed)
     torch.manual_seed(seed)
     run = fit(
@@ -203,7 +195,7 @@ def trained(
         lambda step: {name: values[places(step)] for name, values in train.items()},
         training=text.training_config(settings.text),
         optimizer=[optimizer],
-        on_step=on_step,
+        on_step=after_step(report, hooks.pop("on_step", None), compression.after_step),
         stateful={**hooks.pop("stateful", {}), "compression": compression},
         **hooks,
     )

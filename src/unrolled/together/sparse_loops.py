@@ -58,7 +58,14 @@ from unrolled.results import Claim, Row, Verdict, judge_difference, select, thin
 from unrolled.settings import added
 from unrolled.together.compression import Compression, count_weights
 from unrolled.together.interaction import judge_interaction
-from unrolled.training import FitResult, NonFiniteError, StepReport, TrainingConfig, fit
+from unrolled.training import (
+    FitResult,
+    NonFiniteError,
+    TrainingConfig,
+    after_step,
+    fit,
+    training_of,
+)
 from unrolled.transformer import TransformerConfig, count_parameters, flops_per_token
 
 __all__ = [
@@ -386,17 +393,13 @@ def trained(
     )
     compression = Compression(acdc, lambda: dense_columns(model, settings))
 
-    def on_step(step: StepReport) -> None:
-        report(step.step + 1, step.steps)
-        compression.after_step(step)
-
     run = fit(
         model,
         TokenBatches(text_of(settings).train, settings.batch_size, settings.length, seed),
         batch_loss,
         training_config(settings),
         [optimizer],
-        on_step=on_step,
+        on_step=after_step(report, compression.after_step),
         stateful={"compression": compression},
     )
     return model.eval(), run, compression.dense
@@ -404,14 +407,7 @@ def trained(
 
 def training_config(settings: SparseLoopSettings) -> TrainingConfig:
     """Return the schedule: warm-up over a twentieth, then a cosine."""
-    return TrainingConfig(
-        steps=settings.steps,
-        batch_size=settings.batch_size,
-        schedule="cosine",
-        warmup_steps=settings.steps // 20,
-        mixed_precision=settings.mixed_precision,
-        progress=False,
-    )
+    return training_of(settings, "cosine", warmup_steps=settings.steps // 20)
 
 
 def dense_columns(model: nn.Module, settings: SparseLoopSettings) -> dict[str, Any]:
