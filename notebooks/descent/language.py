@@ -553,7 +553,7 @@ pd.DataFrame(lines).groupby(["method", "weight"]).mean().round(2)
 #
 # ### A judge
 #
-# The paper's win rate is that of AlpacaEval: both models answer the same instructions, and a third model, the judge, prefers one answer. The judge has a price and a key, so no row of this book has asked it. All the rest is here: write the answers of each model, with noise on the embeddings of every token, into a file,
+# The paper's win rate is that of AlpacaEval {cite:p}`li2023alpacaeval`: both models answer the same instructions, and a third model, the judge, prefers one answer. The judge has a price and a key, so no row of this book has asked it. All the rest is here: write the answers of each model, with noise on the embeddings of every token, into a file,
 #
 # ```python
 # from unrolled.descent import alpaca
