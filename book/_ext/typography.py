@@ -39,12 +39,10 @@ def take_mark(parent: nodes.Element, place: int, pattern: str) -> str:
 
 def call_chapters_chapters(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Let ``{numref}`` to a chapter say "Chapter 2", and to a part of one "Section 2.1"."""
-    for text in list(doctree.findall(nodes.Text)):
-        in_link = any(
-            isinstance(node, nodes.reference) for node in (text.parent, text.parent.parent)
-        )
-        if in_link and re.fullmatch(r"Section \d+", text):
-            text.parent.replace(text, nodes.Text(text.replace("Section", "Chapter")))
+    for link in list(doctree.findall(nodes.reference)):
+        for text in list(link.findall(nodes.Text)):
+            if re.fullmatch(r"Section \d+", text):
+                text.parent.replace(text, nodes.Text(text.replace("Section", "Chapter")))
 
 
 def round_brackets() -> BracketStyle:

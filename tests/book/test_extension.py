@@ -13,6 +13,8 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from docutils import nodes
+from docutils.utils import new_document
 from nbformat import v4
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
@@ -24,6 +26,7 @@ EXTENSION = Path(__file__).parents[2] / "book" / "_ext"
 sys.path.insert(0, str(EXTENSION))
 
 import package_pages  # noqa: E402
+import typography  # noqa: E402
 
 BIBLIOGRAPHY = """
 @misc{one2020, author = {One, Ann}, title = {First}, year = {2020}, url = {https://one.example}}
@@ -323,3 +326,14 @@ def test_sitemap_lists_every_page_also_after_a_small_change(book: Book) -> None:
         "https://somewhere.example/book/notebooks/first.html",
         "https://somewhere.example/book/page.html",
     ]
+
+
+def test_the_name_of_a_chapter_is_changed_beside_a_link_that_the_theme_has_shortened():
+    """The theme puts a shorter text into a link by hand, and that text has no parent."""
+    shortened = nodes.reference("", "https://github.com/a/b", refuri="https://github.com/a/b")
+    shortened.children[0] = nodes.Text("a/b")
+    chapter = nodes.reference("", "", nodes.inline("", "Section 2"), refuri="page.html")
+    page = new_document("page")
+    page += nodes.paragraph("", "", shortened, nodes.Text(", Section 3, "), chapter)
+    typography.call_chapters_chapters(None, page, "page")
+    assert page.astext() == "a/b, Section 3, Chapter 2"
