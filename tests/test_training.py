@@ -325,16 +325,16 @@ def test_after_a_step_it_reports_then_acts_in_turn_and_puts_together_what_was_fo
         steps.append(step.step)
 
     def look(step):
-        return {"seen": float(step.step)}
+        return {"seen": float(step.step), "last": 1.0}
 
     def look_again(step):
-        return {"seen": -float(step.step), "more": 1.0}
+        return {"last": 2.0}
 
     hook = after_step(lambda *at: told.append(at), None, clip, look, look_again)
     _, run = fit_tiny(hooks={"on_step": hook}, steps=3)
     assert (told, steps) == ([(1, 3), (2, 3), (3, 3)], [0, 1, 2])
-    assert run.diagnostics["seen"] == [0.0, -1.0, -2.0]
-    assert run.diagnostics["more"] == [1.0] * 3
+    assert run.diagnostics["seen"] == [0.0, 1.0, 2.0]
+    assert run.diagnostics["last"] == [2.0] * 3
 
 
 def test_wrong_kinds_of_arguments_are_named():
